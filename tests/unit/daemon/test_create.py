@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +31,6 @@ from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, NodeMode
 from gpushare.protocol.operations import MalformedRequest
 from gpushare.quota.annotations import pod_of
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import Dialects
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -152,19 +150,6 @@ def runtime() -> Iterator[FakeProcess]:
         started.kill()
 
 
-def test_a_reservation_of_an_ended_runtime_is_released_at_once(
-    node: FakeDaemon, tmp_path: Path, runtime: FakeProcess
-) -> None:
-    """Nothing binds it any more: the hook runs while the runtime does."""
-    key = BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)["key"]
-    release.handle_process_end(key, node)
-    assert node.ledger.entries[key].state == "reserved"
-    runtime.kill()
-    release.handle_process_end(key, node)
-    assert not node.ledger.entries
-    assert node.mounts.made() == []
-
-
 def test_a_runtime_that_ended_before_the_answer_holds_nothing(
     node: FakeDaemon, tmp_path: Path, runtime: FakeProcess
 ) -> None:
@@ -204,30 +189,6 @@ def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
         restore(container, node)
     assert (container.text(), dict(node.ledger.entries)) == (before, {})
     assert restore(BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all"), node) == "none"
-
-
-HAMI = ("CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=30")
-
-
-# Of a pod's author: a vendor's annotation that names no container.
-def hold(node: FakeDaemon, terms: Dialects) -> None:
-    """Have `terms` hold on `node`."""
-    node.node.config = replace(
-        node.node.config, terms=replace(node.node.config.terms, dialects=terms)
-    )
-
-
-def test_one_that_is_not_taken_is_refused(tmp_path: Path, node: FakeDaemon) -> None:
-    hold(node, Dialects(accept=frozenset()))
-    with pytest.raises(QuotaError, match="Write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or add"):
-        BundleToCreate(tmp_path / "b", *HAMI).create(node)
-
-
-def test_advice_uses_the_dialect_of_the_request(tmp_path: Path, node: FakeDaemon) -> None:
-    engine = ContainerdBundles(tmp_path, {"gpu-fraction": "0.5"})
-    assert engine.container("train").create(node)["mode"] == "shared"
-    with pytest.raises(QuotaError, match=r"train of pod .* has it. Use gpu-fraction-container."):
-        engine.container("proxy").create(node)
 
 
 MEMORY = {"gpushare.io/memory": "4GiB"}
@@ -381,16 +342,6 @@ def test_only_a_pod_engine_s_annotations_are_trusted(bundle: str, is_believed: b
     assert said["gpushare.io/memory"] == "4GiB"
 
 
-def test_docker_containers_belong_to_no_pod_despite_annotations(one: PodNode) -> None:
-    moby = one.pod(tasks=Path("io.containerd.runtime.v2.task/moby"))
-    for name in ("train", "eval"):
-        # Nor is the environment's trust lowered by it.
-        record = one.create(moby.container(name, "GPUSHARE_COUNT=1"))
-        assert record.namespace == ""
-        assert record.quota == {"memory": {"value": "4GiB", "source": "annotation"}}
-        assert "would exceed" in record.notes[0]
-
-
 FIRST_CARD = fakes.card(0).uuid
 
 
@@ -443,17 +394,6 @@ def plugin(tmp_path: Path) -> Iterator[PluginNode]:
         yield PluginNode(tmp_path, made)
 
 
-def test_the_folder_names_the_allocation_and_every_user_may_enter_it(plugin: PluginNode) -> None:
-    path = Path(plugin.allocated(4))
-    assert path == plugin.node.node.config.run_dir.resolve() / "allocations" / FIRST_CARD / str(
-        4 * GIB
-    )
-    for each in (path, path.parent, path.parent.parent):
-        assert stat.S_IMODE(each.stat().st_mode) == 0o755
-    assert plugin.allocated(4) == str(path)  # asked for again, as for another container
-    assert not list(path.iterdir())
-
-
 def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(plugin: PluginNode) -> None:
     with pytest.raises(control_request.Forbidden):
         plugin.ask("allocation", uid=1000, card=FIRST_CARD, memory_bytes=GIB)
@@ -495,13 +435,6 @@ def test_annotations_of_the_pod_never_raise_memory(
     assert allocation.uuid == FIRST_CARD
 
 
-def test_annotations_of_the_pod_set_the_compute_that_nobody_allocated(plugin: PluginNode) -> None:
-    asked = {"cores": "30", "policy": "burst-share", "priority": "2", "class": "online"}
-    record = plugin.create(plugin.container(plugin.allocated(8), **asked))
-    assert (record.allocations[0].cores, record.policy) == (30, "burst-share")
-    assert (record.priority, record.class_) == (2, "online")
-
-
 def test_a_part_of_a_card_never_becomes_the_whole_card(plugin: PluginNode) -> None:
     record = plugin.create(plugin.container(plugin.allocated(8), cores="100"))
     assert record.shared
@@ -525,26 +458,12 @@ def test_a_pod_with_annotations_alone_is_refused_with_the_fix(
     assert train.text() == before
 
 
-@pytest.mark.parametrize("mode", ["annotations", "dra"])
-def test_an_allocation_on_a_node_of_another_mode_is_refused(
-    plugin: PluginNode, mode: NodeMode
-) -> None:
-    train = plugin.container(plugin.allocated(4))
-    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode=mode)
-    with pytest.raises(QuotaError, match=r"select nodes .* gpushare.io/mode=plugin\.") as refused:
-        plugin.create(train)
-    assert "device plugin" in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("forged", "at"),
     [
         ("/tmp/allocations/GPU-0000/1073741824", ALLOCATION_MOUNT),
         ("{run}/allocations/GPU-0000/1073741824/x", ALLOCATION_MOUNT),
-        ("{run}/allocations/GPU-0000", ALLOCATION_MOUNT),
-        ("{run}/allocations/GPU-0000/4GiB", ALLOCATION_MOUNT),
         ("{run}/allocations/GPU-0000/-1", ALLOCATION_MOUNT),
-        ("{run}/allocations/GPU-0000/01", ALLOCATION_MOUNT),
         ("{run}/allocations/../GPU-0000/1", ALLOCATION_MOUNT),
         ("{run}/tenants/GPU-0000/1073741824", ALLOCATION_MOUNT),
         ("{run}/allocations/GPU-0000/1073741824", "/data"),
@@ -657,24 +576,6 @@ def test_the_memory_that_a_refusal_suggests_fits(
     assert made["mode"] == "shared"
 
 
-def test_refusals_name_no_tenant_of_exclusive_and_full_cards(
-    full_node: FakeDaemon, tmp_path: Path
-) -> None:
-    whole = CardAllocation(fakes.card(0).uuid, 140 * GIB, 100, whole=True)
-    full_node.ledger.release("00" * 8)
-    full_node.ledger.release("01" * 8)
-    full_node.ledger.add(
-        replace(fakes.entry("e" * 16), name="payroll/x/secret", allocations=(whole,))
-    )
-    full_node.node.config = replace(full_node.node.config, max_tenants=2)
-    text = refusal(
-        ContainerdBundles(tmp_path, {"gpushare.io/memory": "1GiB"}).container("train"), full_node
-    )
-    assert names_nobody(text), text
-    assert "card 0 is allocated exclusively" in text
-    assert "card 1 has 2 tenants of at most 2" in text
-
-
 ON_DOCKER = "io.containerd.runtime.v2.task/moby/4f1c"
 
 
@@ -692,26 +593,32 @@ def test_on_a_plain_docker_host_the_refusal_names_the_other_containers(
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
 
-TOTAL = """\
+MAXIMA = {
+    "max_per_node": """\
 namespaces:
   team:
     max_per_node:
       memory: 20GiB
       cores: 120
-      cards: 2
-      tenants: 3
       models:
         A100: {memory: 6GiB}
-"""
+""",
+    "max_per_card": """\
+namespaces:
+  team:
+    max_per_card: {memory: 10GiB, cores: 50}
+""",
+}
 
 
 MODELS = ("H200", "H200", "A100-PCIE-40GB")
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("of", "asked", "told"),
     [
         (
+            "max_per_node",
             [{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "5GiB"}],
             (
                 "no card can be allocated for 5 GiB: namespace team would have 21 GiB of all cards "
@@ -721,26 +628,41 @@ MODELS = ("H200", "H200", "A100-PCIE-40GB")
             ),
         ),
         (
+            "max_per_node",
             [{"memory": "1GiB", "cores": "60"}] * 2 + [{"memory": "1GiB", "cores": "1"}],
             "would have 121 % of the compute of all cards together, above 120 % of the compute (",
         ),
         (
-            [{"memory": "1GiB", "devices": "0,1"}, {"memory": "1GiB", "devices": "2"}],
-            "/etc/gpushare/gpushare.yaml:6): team/job-1/train-0 on 0 1; see gpushare ps",
-        ),
-        ([{"memory": "1GiB"}] * 4, "namespace team would have 4 tenants, above 3 tenants"),
-        (
+            "max_per_node",
             [{"memory": "4GiB", "allow": "A100"}, {"memory": "4GiB", "devices": "2"}],
             "8 GiB of A100, above 6 GiB (namespaces.team.max_per_node.models.A100.memory, ",
         ),
-        ([{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "4GiB"}], ""),
+        ("max_per_node", [{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "4GiB"}], ""),
+        (
+            "max_per_card",
+            [{"memory": "8GiB", "devices": "0"}, {"memory": "3GiB", "devices": "0"}],
+            "would give namespace team 11 GiB in all, above 10 GiB (namespaces.team",
+        ),
+        (
+            "max_per_card",
+            [
+                {"memory": "2GiB", "memory-limit": "8GiB", "devices": "0"},
+                {"memory": "3GiB", "devices": "0"},
+            ],
+            "would give namespace team 11 GiB in all, above 10",
+        ),
+        (
+            "max_per_card",
+            [{"memory": "1GiB", "cores": "30", "devices": "0"}] * 2,
+            "would give namespace team 60 % of its comp",
+        ),
     ],
 )
-def test_the_total_of_a_namespace_over_all_cards_is_bounded(
-    tmp_path: Path, asked: list[dict[str, str]], told: str
+def test_what_a_namespace_has_together_is_bounded(
+    tmp_path: Path, of: str, asked: list[dict[str, str]], told: str
 ) -> None:
     cards = [fakes.card(index, 140, model) for index, model in enumerate(MODELS)]
-    with fakes.node(tmp_path, FakeDriver(*cards), config.parse(TOTAL, FILE)) as made:
+    with fakes.node(tmp_path, FakeDriver(*cards), config.parse(MAXIMA[of], FILE)) as made:
 
         def create(pod: str, namespace: str = "team", **quota: str) -> None:
             keys = {f"gpushare.io/{key}": text for key, text in quota.items()}
@@ -757,4 +679,4 @@ def test_the_total_of_a_namespace_over_all_cards_is_bounded(
         create("x", "other", memory="30GiB")
         for key in keys:
             release.release_tenant(key, made, "it ended")
-        create("y", memory="20GiB")
+        create("y", memory="10GiB")

@@ -173,12 +173,6 @@ def test_every_card_of_a_tenant_has_to_have_them(node: FakeDaemon) -> None:
         set_of(node, tenant, cores="50")
 
 
-def test_all_of_the_cores_are_a_whole_card_which_a_share_does_not_become(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30")
-    with pytest.raises(QuotaError, match=r"--cores=100: a whole card.*Set 99 or less"):
-        set_of(node, tenant, cores="100")
-
-
 def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: FakeDaemon) -> None:
     burst = opened(node, memory="4GiB", cores="30", policy="native-burst-share", devices="0")
     plain = opened(node, memory="4GiB", devices="0")
@@ -221,16 +215,6 @@ def test_a_weight_that_nothing_comes_of_is_refused(node: FakeDaemon, policy: str
     assert node.node.overrides.of(tenant["id"]) == {}
     set_of(node, tenant, weight="3", policy="native-burst-share")
     assert entry_of(node, tenant).weight == 3
-
-
-def test_the_policy_of_a_container_takes_precedence_over_its_cards(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30", devices="0")
-    opened(node, memory="4GiB", devices="0")
-    set_card_policy("GPU-0000", "best-effort", node)
-    assert permille(node, tenant) == 500
-    set_of(node, tenant, policy="fixed-share")
-    assert permille(node, tenant) == 300
-    assert reserved(node, tenant) == 30
 
 
 TEXT = """
@@ -348,17 +332,6 @@ def test_defaults_of_now_are_for_what_is_set_of_compute(
     assert set_quota(changed, {"memory": "5GiB"}, node).policy == "burst-share"
 
 
-@pytest.mark.parametrize("change", [{"idle-after": "90m"}, {"memory": "6GiB"}])
-def test_a_container_whose_request_is_lost_keeps_its_cores(
-    node: FakeDaemon, change: dict[str, str]
-) -> None:
-    """It was recovered from its pages, and its cores count as guaranteed."""
-    tenant = opened(node, memory="4GiB", cores="30", devices="0")
-    node.ledger.change(tenant["key"], quota={}, requested={}, policy="fixed-share")
-    changed = set_quota(entry_of(node, tenant), change, node)
-    assert (changed.policy, reserved(node, tenant)) == ("fixed-share", 30)
-
-
 @pytest.mark.parametrize("key", SET)
 def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> None:
     tenant = as_asked(node)
@@ -369,13 +342,6 @@ def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> No
     others = {name: row for name, row in changed.quota.items() if name != key}
     assert {name: row for name, row in after.quota.items() if name != key} == others
     assert node.node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
-
-
-@pytest.mark.parametrize("keys", [(), ["memory"], ["weight", "cores"]])
-def test_nothing_that_was_set_is_nothing_to_take_back(node: FakeDaemon, keys: list[str]) -> None:
-    tenant = as_asked(node)
-    with pytest.raises(NotResizable, match=r".* of train is not overridden. See gpushare inspect"):
-        reset_quota(entry_of(node, tenant), keys, node)
 
 
 @pytest.mark.parametrize(
@@ -413,21 +379,6 @@ def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) ->
     assert node.node.over_quota_action(entry_of(node, tenant)) == node.node.config.terms.over
 
 
-def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    assert node.node.over_quota_action(entry_of(node, tenant)) == "freeze"
-    set_over_quota_action(entry_of(node, tenant), "kill", node.node)
-    assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == "kill"
-    assert Overrides(node.node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
-
-
-def test_a_whole_card_is_not_judged(node: FakeDaemon) -> None:
-    tenant = opened(node, count="1")
-    with pytest.raises(NotResizable, match="so the audit does not check it"):
-        set_over_quota_action(entry_of(node, tenant), "kill", node.node)
-    assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == ""
-
-
 def test_a_setting_that_cannot_be_written_is_not_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,16 +395,6 @@ def test_a_setting_that_cannot_be_written_is_not_in_force(
     monkeypatch.undo()
     assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_the_oldest_settings_are_forgotten_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpushare.daemon.store.overrides._MOST", 3)
-    overrides = Overrides(tmp_path)
-    for identity in ("a", "b", "c", "a", "d"):
-        overrides.set(identity, {"memory": "1GiB"})
-    assert [bool(overrides.of(identity)) for identity in "abcd"] == [True, False, True, True]
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"one": {"speed": "1"}}', "\0" * 64, None])
@@ -496,16 +437,6 @@ def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) 
     assert ContextSizes(tmp_path, "581").sizes.get(card(0).model, 0) == 0
 
 
-def test_reported_context_sizes_count_until_one_is_measured(tmp_path: Path) -> None:
-    contexts = ContextSizes(tmp_path, "580")
-    for seen in (600, 500, 700):
-        contexts.learn(card(), "a", seen * MIB)
-    assert contexts.sizes.get(card().model, 0) == 500 * MIB
-    contexts.keep(card(), DriverFigures(520 * MIB))
-    contexts.learn(card(), "a", 100 * MIB)
-    assert contexts.sizes.get(card().model, 0) == 520 * MIB
-
-
 @pytest.mark.parametrize("lie", [1, 100 * GIB])
 def test_a_false_context_count_decides_nothing(tmp_path: Path, lie: int) -> None:
     contexts = ContextSizes(tmp_path, "580")
@@ -516,14 +447,6 @@ def test_a_false_context_count_decides_nothing(tmp_path: Path, lie: int) -> None
         contexts.learn(card(), honest, seen * MIB)
     assert 500 * MIB <= contexts.sizes.get(card().model, 0) <= 520 * MIB
     assert ContextSizes(tmp_path, "580").sizes.get(card().model, 0) == 0, "hearsay is not kept"
-
-
-@pytest.mark.parametrize(
-    "content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": 5}', '{"H200 580": [-5, 0, 0]}']
-)
-def test_a_damaged_cache_is_measured_anew(tmp_path: Path, content: str) -> None:
-    (tmp_path / "contexts.json").write_text(content)
-    assert not ContextSizes(tmp_path, "580").is_measured(card())
 
 
 @pytest.mark.parametrize(
@@ -616,48 +539,6 @@ def test_a_request_for_all_cards_obeys_the_ceiling_of_their_number(
         container = BundleToCreate(tmp_path / "b", *env, hooks={"prestart": [hook]})
         with nullcontext() if given else refused:
             assert container.create(made)["mode"] == "shared"
-
-
-# --- together ---
-
-
-TOGETHER = """\
-namespaces:
-  team:
-    max_per_card:
-      memory: 10GiB
-      cores: 50
-"""
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        ({"memory": "8GiB"}, {"memory": "3GiB"}, "11 GiB in all, above 10 GiB (namespaces.team"),
-        ({"memory": "2GiB", "memory-limit": "8GiB"}, {"memory": "3GiB"}, "11 GiB in all, above"),
-        ({"memory": "1GiB", "cores": "30"}, {"memory": "1GiB", "cores": "30"}, "60 % of its comp"),
-        ({"memory": "8GiB"}, {"memory": "2GiB"}, ""),
-    ],
-)
-def test_the_maximum_of_a_namespace_holds_on_each_card(
-    tmp_path: Path, first: dict[str, str], second: dict[str, str], told: str
-) -> None:
-    def container(pod: str, asked: dict[str, str], namespace: str = "team") -> BundleToCreate:
-        annotations = {f"gpushare.io/{key}": text for key, text in asked.items()}
-        engine = ContainerdBundles(tmp_path, annotations, pod=pod, namespace=namespace)
-        return engine.container(f"train-{pod}")
-
-    with limited_node(tmp_path, TOGETHER) as made:
-        container("one", first).create(made)
-        if told:
-            with pytest.raises(NoRoom, match=re.escape(f"would give namespace team {told}")):
-                container("two", second).create(made)
-        else:
-            container("two", second).create(made)
-        assert container("three", {"memory": "4GiB"}, "other").create(made)["mode"] == "shared"
-
-
-# --- users ---
 
 
 def test_a_user_may_not_reserve_more_than_half_of_a_card(tmp_path: Path) -> None:
