@@ -17,6 +17,7 @@ from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.store.record import EvictionRecord, TenantRecord
+from gpushare.quota.request_policy import IdlePolicy
 
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -143,6 +144,12 @@ class EvictableNode:
     def configure(self, **changes: object) -> None:
         config = self.node.node.config
         self.node.node.config = replace(config, evict=replace(config.evict, **changes))  # type: ignore[arg-type]
+
+    def idle(self, *tenants: EvictableTenant) -> None:
+        """Have `idle.action: evict`, and these tenants be idle, the first for the longest."""
+        terms = replace(self.node.node.config.terms, idle=IdlePolicy(60, "evict"))
+        self.node.node.config = replace(self.node.node.config, terms=terms)
+        self.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
 
     def restart(self) -> None:
         """Have another daemon take over what the ledger says; the tenants' pages stay open."""

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,18 +22,13 @@ from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
-from gpushare.daemon.store.ticket import TicketSource
 from gpushare.daemon.views.metrics import tenant_rows
 from gpushare.daemon.views.rows import evicted_on
 from gpushare.daemon.views.tenant_status import tenant_status
-from gpushare.daemon.views.why import explain_memory
-from gpushare.errors import UserError
-from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
 from .evictable import EvictableNode, EvictableTenant
@@ -379,13 +372,6 @@ def test_the_container_limit_is_the_least_of_all_its_groups(
     assert least == MemoryLimit(str(inner.parent), 6 * GIB)
 
 
-def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
-    """Have `idle.action: evict`, and these tenants be idle, the first for the longest."""
-    terms = replace(made.node.node.config.terms, idle=IdlePolicy(60, "evict"))
-    made.node.node.config = replace(made.node.node.config, terms=terms)
-    made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
-
-
 def off_card(*tenants: EvictableTenant) -> list[bool]:
     return [one.record.is_off_card for one in tenants]
 
@@ -393,7 +379,7 @@ def off_card(*tenants: EvictableTenant) -> list[bool]:
 def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNode) -> None:
     made.tenant(gib=130, devices="1")
     first, second, busy = (made.tenant(gib=40) for _ in range(3))
-    idle(made, second, first)
+    made.idle(second, first)
     grant = opened(made.node, memory="50GiB")
     assert off_card(first, second, busy) == [False, True, False]
     assert made.node.ledger.entries[grant["key"]].allocations[0].uuid == first.card
@@ -404,7 +390,7 @@ def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNo
 def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNode) -> None:
     made.tenant(gib=130, devices="1")
     little, much, busy = (made.tenant(gib=gib) for gib in (4, 60, 60))
-    idle(made, little, much)
+    made.idle(little, much)
     with pytest.raises(NoRoom):
         opened(made.node, memory="100GiB")
     assert off_card(little, much, busy) == [False] * 3
@@ -417,11 +403,11 @@ def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> N
     first, second = made.tenant(gib=60), made.tenant(gib=60)
     made.node.evictions.evict(second.key)
     opened(made.node, memory="60GiB", devices="0")
-    idle(made, first)
+    made.idle(first)
     made.node.evictions.want(second.key)
     made.settle()
     assert off_card(first, second) == [True, False]
-    idle(made, second)
+    made.idle(second)
     made.node.evictions.want(first.key)
     made.settle()
     assert off_card(first, second) == [True, False]  # evict.min_resident
@@ -429,15 +415,6 @@ def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> N
     made.node.evictions.changed()
     made.settle()
     assert off_card(first, second) == [False, True]
-
-
-def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
-    made: EvictableNode, kill: Kill
-) -> None:
-    [warning] = tenant_status(kill[0].record, made.node)["warnings"]
-    assert "end it with gpushare stop train, which evicts it first" in warning
-    made.driver.driver_version = "615.10"
-    assert not tenant_status(kill[0].record, made.node)["warnings"]
 
 
 Kill = tuple[EvictableTenant, BeforeKill, list[str]]
@@ -488,20 +465,6 @@ def test_a_kill_waits_only_so_long(
     assert kill[2]
 
 
-def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:
-    made.tenant(gib=130, devices="1")
-    tenant = made.evicted(gib=100, devices="0")
-    opened(made.node, memory="100GiB", devices="0")
-    made.node.evictions.want(tenant.key)
-    made.settle()
-    [warning] = tenant_status(tenant.record, made.node)["warnings"]
-    assert "it waits until a card has room" in warning
-    report, _ = explain_memory(tenant.record, made.node)
-    assert report["eviction"] is not None
-    assert "100 GiB of the memory is in host memory" in report["advice"][0]
-    assert "the program waits for its memory" in report["advice"][1]
-
-
 def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
     tenant = made.tenant(gib=4, cores="30")
     assert tenant.key in scheduler_sync.shares_on_card(
@@ -545,153 +508,3 @@ def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: Evicta
     made.node.evictions.look()
     made.settle()
     assert tenant.goes_on
-
-
-SEQUENCES = 30
-
-
-STEPS = 25
-
-
-class DaemonKilled(Exception):
-    """gpushared is killed here, between two calls of the driver."""
-
-
-class Sequence:
-    """One sequence of random steps on a node of two cards."""
-
-    def __init__(self, made: EvictableNode, seed: int) -> None:
-        self.made = made
-        self.node = made.node
-        self.chance = random.Random(seed)
-        self.kills = 0
-        self.is_killed = False
-        made.configure(offline=True, min_resident_seconds=0)
-        self.node.checkpoints.during = self._during
-
-    def _during(self, _name: str, _pid: int) -> None:
-        if self.kills and self.chance.random() < 0.3:
-            self.kills, self.is_killed = 0, True
-        if self.is_killed:  # nor is anything else called
-            raise DaemonKilled
-
-    @property
-    def living(self) -> list[EvictableTenant]:
-        return [one for one in self.made.tenants if one.key in self.node.ledger.entries]
-
-    def step(self) -> None:
-        steps = [self.start, self.evict, self.evict, self.restore, self.move, self.want]
-        steps += [self.end, self.fault, self.kill, self.take, self.cancel]
-        with contextlib.suppress(UserError, DaemonKilled):
-            self.chance.choice(steps)()
-        self.made.settle()
-        if self.is_killed:
-            self.restart()
-        self.node.evictions.look()  # as it does now and then: for what a fault has left
-        self.made.settle()
-        if self.is_killed:  # in what that look did
-            self.restart()
-        self.made.look()
-        self.check()
-
-    def start(self) -> None:
-        if len(self.living) < 6:
-            kind = self.chance.choice(("online", "offline"))
-            size = self.chance.choice((20, 50, 90))
-            self.made.tenant(gib=size, programs=self.chance.choice((1, 1, 3)), class_=kind)
-
-    def evict(self) -> None:
-        if self.living:
-            self.node.evictions.evict(
-                self.chance.choice(self.living).key, held=self.chance.random() < 0.2
-            )
-
-    def restore(self) -> None:
-        if self.living:
-            self.node.evictions.restore(self.chance.choice(self.living).key)
-
-    def move(self) -> None:
-        if self.living:
-            self.node.evictions.move(self.chance.choice(self.living).key, self.chance.choice("01"))
-
-    def want(self) -> None:
-        for tenant in self.living:
-            self.node.evictions.want(tenant.key)
-
-    def end(self) -> None:
-        if self.living:
-            self.made.end(self.chance.choice(self.living))
-            self.node.decide.run(lambda: release.release_ended(self.node))
-
-    def fault(self) -> None:
-        if not self.living:
-            return
-        pid = self.chance.choice(self.chance.choice(self.living).pids)
-        name = self.chance.choice(("lock", "checkpoint", "restore"))
-        code = self.chance.choice((2, 3, 600, 801))
-        self.node.checkpoints.faults[name, pid] = CheckpointError(f"{name}: {code}", code)
-        if self.chance.random() < 0.2:
-            self.node.checkpoints.leaves[name, pid] = api.FAILED
-
-    def take(self) -> None:
-        """Have a start wait, of any class and size."""
-        kind = self.chance.choice(("online", "offline"))
-        size = self.chance.choice(("20GiB", "60GiB", "120GiB"))
-        source = TicketSource({"memory": size, "class": kind}, {}, {})
-        applicant = Applicant("job", 0, os.getpid(), is_rootless=False)
-        if len(self.node.ledger.tickets) < 4:
-            self.node.decide.run(lambda: self.node.tickets.take(applicant, source))
-
-    def cancel(self) -> None:
-        tickets = list(self.node.ledger.tickets)
-        if tickets:
-            identity = self.chance.choice(tickets)
-            self.node.decide.run(lambda: self.node.tickets.cancel(identity, 0))
-
-    def kill(self) -> None:
-        self.kills = 1
-
-    def restart(self) -> None:
-        self.is_killed = False
-        self.made.restart()
-        for record in self.node.ledger.entries.values():
-            if (pages := self.node.tenants.pages.get(record.key)) is not None:
-                release._write_again(record, pages)
-        self.node.evictions.settle()
-        self.made.settle()
-
-    def check(self) -> None:
-        """Whatever happened, memory is counted once, and each process is where the ledger says."""
-        for capacity in self.node.decide.run(self.node.accounts.capacities):
-            assert capacity.allocated_bytes <= capacity.card.memory_bytes
-        on_card = {card.uuid: 0 for card in self.node.node.loaded().cards}
-        for tenant in self.living:
-            states = {self.node.checkpoints.state(pid) for pid in tenant.pids}
-            eviction = tenant.eviction
-            assert tenant.is_gated == (eviction is not None)
-            if eviction is None:
-                assert states == {api.RUNNING}
-            elif eviction.state == "evicted":
-                assert states == {api.CHECKPOINTED}
-            else:
-                assert eviction.state == "failed"
-            if eviction is None or eviction.state == "failed":
-                on_card[tenant.card] += tenant.record.allocations[0].quota_bytes
-        assert max(on_card.values()) <= 140 * GIB
-        waiting = self.node.observed.waiting
-        assert all(self.node.ledger.entries[key].eviction for key in waiting)
-
-
-@pytest.mark.parametrize("seed", range(SEQUENCES))
-def test_any_sequence_leaves_the_ledger_exact(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    made = evictable.make(node, monkeypatch)
-    sequence = Sequence(made, seed)
-    try:
-        with made.lives:
-            for _ in range(STEPS):
-                sequence.step()
-    finally:
-        for tenant in made.tenants:
-            made.end(tenant)

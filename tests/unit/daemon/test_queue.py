@@ -4,41 +4,32 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpushare.config import QueueLimits
-from gpushare.daemon.cards.driver_client import DriverSample
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.create import CreateAbandoned
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.lifecycle.queue import Applicant, Queue, QueueFull, TicketNotFound
-from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.lifecycle.queue import Applicant, QueueFull, TicketNotFound
 from gpushare.daemon.placement.model import NO_LINKS, AllocationUse, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
     WaitingRequest,
     can_ever_fit,
     find_next,
-    in_order,
     usable_cards,
-    with_withheld,
 )
-from gpushare.daemon.store.ledger import Record
 from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.metrics import daemon_metrics
 from gpushare.daemon.views.queue import queue_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable, fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -180,21 +171,6 @@ def test_a_ticket_ends_with_its_client_and_its_grant_with_it(
     assert available(one) == before + 8 * GIB
 
 
-def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
-    fill(one)
-    granted, _ = take(one, "1GiB")
-    waiting = [take(one, "8GiB")[0], take(one, "8GiB", priority="2")[0]]
-    rows = [row["ticket"] for row in queue_rows(one)]
-    one.reopen_ledger()
-    one.tickets = Queue(one)
-    one.tickets.adopt()
-    assert [row["ticket"] for row in queue_rows(one)] == rows
-    assert rows == [granted.id, waiting[1].id, waiting[0].id]
-    assert now(one, granted).is_granted
-    with pytest.raises(NoRoom):
-        opened(one, memory="4GiB")
-
-
 def test_a_start_gets_no_more_than_was_granted(one: FakeDaemon) -> None:
     ticket, _ = take(one, "2GiB")
     with pytest.raises(NoRoom, match=f"ticket {ticket.id} was granted 2 GiB, and the start"):
@@ -279,106 +255,14 @@ def test_cards_of_an_engine_are_read(node: FakeDaemon) -> None:
         node.tickets.take(applicant, TicketSource({}, {}, {}, "some"))
 
 
-def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
-    one: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = fill(one)
-    waiting, _ = take(one, "8GiB")
-
-    put = one.ledger.put
-
-    def full(record: Record) -> None:
-        if isinstance(record, TicketRecord):
-            raise OSError(28, "No space left on device")
-        put(record)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(one.ledger, "put", full)
-        opened(one, memory="1GiB", priority="0")
-        end(one, first)
-        assert not now(one, waiting).is_granted
-        assert "No space left on device" in one.queue.reasons[waiting.id]
-    one.tickets.look()
-    assert now(one, waiting).is_granted
-
-
 CARDS = tuple(fakes.card(index) for index in range(2))
 
 
 SIZE_BYTES = CARDS[0].memory_bytes
 
 
-@dataclass
-class TwoCards:
-    """Two cards and a queue, in which each start runs until the test ends it."""
-
-    waiting: list[WaitingRequest] = field(default_factory=list)
-    running: dict[int, list[AllocationUse]] = field(default_factory=dict)
-    number: int = 0
-
-    def capacities(self) -> Sequence[CardCapacity]:
-        used = [use for uses in self.running.values() for use in uses]
-        return [
-            CardCapacity(card, tuple(use for use in used if use.key == card.uuid)) for card in CARDS
-        ]
-
-    def arrive(self, request: PlacementRequest, priority: int) -> None:
-        self.number += 1
-        ranked = replace(request, rank=(True, priority, self.number))
-        self.waiting.append(WaitingRequest(f"{self.number:08x}", ranked))
-
-    def start(self, request: PlacementRequest) -> None:
-        """Start what does not wait, if it is not refused."""
-        found = find_next(in_order(self.waiting), self.capacities(), NO_LINKS)
-        left = with_withheld(self.capacities(), found.withheld, request.rank)
-        try:
-            placed = place_request(request, left)
-        except NoRoom:
-            return
-        self.number += 1
-        self._run(self.number, [(one.card.uuid, one.memory_bytes) for one in placed])
-
-    def look(self) -> None:
-        while True:
-            found = find_next(in_order(self.waiting), self.capacities(), NO_LINKS)
-            if found.granted is None:
-                return
-            earlier = {uuid for uuid, one in found.withheld.items() if one is not found.granted}
-            assert earlier.isdisjoint(one.card.uuid for one in found.placed)
-            self.waiting.remove(found.granted)
-            parts = [(one.card.uuid, one.memory_bytes) for one in found.placed]
-            self._run(int(found.granted.ticket, 16), parts)
-
-    def _run(self, number: int, parts: list[tuple[str, int]]) -> None:
-        self.running[number] = [AllocationUse(f"{number}", size, key=uuid) for uuid, size in parts]
-
-    def end(self, choose: random.Random) -> None:
-        if self.running:
-            del self.running[choose.choice(sorted(self.running))]
-
-
 def request(parts: int, count: int = 1) -> PlacementRequest:
     return PlacementRequest(memory_bytes=SIZE_BYTES * parts // 8, count=count)
-
-
-@given(st.randoms(use_true_random=False), st.integers(1, 2), st.integers(5, 8))
-def test_each_request_is_granted_while_others_keep_coming(
-    choose: random.Random, count: int, parts: int
-) -> None:
-    node = TwoCards()
-    for _ in range(choose.randrange(1, 4)):
-        node.start(request(choose.randrange(1, 9)))
-    node.arrive(request(parts, count), priority=0)
-    node.look()
-    rounds = 0
-    while any(one.request.rank[1] == 0 for one in node.waiting):
-        rounds += 1
-        assert rounds < 200, "a request waits although every start before it has ended"
-        node.arrive(request(choose.randrange(1, 5)), priority=choose.randrange(1, 9))
-        node.start(request(choose.randrange(1, 5)))
-        if choose.random() < 0.7:
-            node.end(choose)
-        node.look()
 
 
 def test_a_card_that_a_request_may_not_use_is_not_withheld_for_it() -> None:
@@ -432,12 +316,6 @@ def is_granted(made: EvictableNode, ticket: TicketRecord) -> bool:
     return made.node.ledger.tickets[ticket.id].is_granted
 
 
-def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
-    terms = replace(made.node.node.config.terms, idle=IdlePolicy(60, "evict"))
-    made.node.node.config = replace(made.node.node.config, terms=terms)
-    made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
-
-
 def waits(made: EvictableNode, tenant: EvictableTenant) -> None:
     """Have a program of an evicted container use CUDA."""
     made.node.evictions.want(tenant.key)
@@ -466,7 +344,7 @@ def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
     ticket = take_ticket(made, "100GiB")
     look(made)
     assert not is_granted(made, ticket)
-    idle(made, notebook)
+    made.idle(notebook)
     look(made)
     assert is_granted(made, ticket)
     assert notebook.eviction is not None
@@ -485,7 +363,7 @@ def test_the_class_of_a_ticket_decides_who_is_evicted_for_it(made: EvictableNode
 
 def test_an_eviction_that_fails_is_not_tried_at_each_look(made: EvictableNode) -> None:
     notebook = made.tenant(gib=100)
-    idle(made, notebook)
+    made.idle(notebook)
     refused = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
     made.node.checkpoints.faults["checkpoint", notebook.pids[0]] = refused
     ticket = take_ticket(made, "100GiB")
@@ -545,33 +423,6 @@ def test_a_restore_that_waits_is_in_the_queue_and_says_what_it_waits_for(
     assert daemon_metrics(made.node)["queue_waiting"] == 1
     (warning,) = tenant_status(tenant.record, made.node)["warnings"]
     assert "it waits until a card has room (gpushare queue): no card has room" in warning
-
-
-def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_without_end(
-    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tenant = made.tenant(gib=40, devices="0")
-    made.node.evictions.evict(tenant.key)
-    listed, uuid = made.driver.sample, tenant.card
-
-    def sample(*, brief: bool = False) -> DriverSample:
-        return replace(listed(brief=brief), used={uuid: 139 * GIB})  # by no process
-
-    with monkeypatch.context() as patched:
-        patched.setattr(made.driver, "sample", sample)
-        waits(made, tenant)
-        assert tenant.record.is_off_card
-        assert "of card 0 free" in made.node.observed.restore_faults[tenant.key]
-        assert not made.node.queue.waiting
-        for _ in range(2):
-            opened(made.node, memory="1GiB", devices="0")
-            made.settle()
-        (warning,) = tenant_status(tenant.record, made.node)["warnings"]
-        assert "gpushared tries again" in warning
-    made.look()
-    made.node.evictions.look()
-    made.settle()
-    assert not tenant.record.is_off_card
 
 
 def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
