@@ -11,31 +11,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.limits import change_limit
-from gpushare.daemon.observe.non_tenant import HighWater, container_of
+from gpushare.daemon.observe.non_tenant import container_of
 from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
-from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.rows import card_rows
-from gpushare.daemon.views.tenant_status import tenant_status
-from gpushare.daemon.views.why import explain_memory
-from gpushare.protocol import MAX_REPLY_BYTES, HostProcessGrant, encode
+from gpushare.protocol import HostProcessGrant
 
 from . import fakes, registered
 from .busy_card import CARD, CONTEXT, BusyCard, BusyProcess, BusyTenant
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
-from .operations import entry_of, opened
+from .operations import opened
 
 #: Of 25 faults that were put into the judgement it finds nine, each within 900.
 LOOKS = 1_000
@@ -303,18 +298,6 @@ def test_an_unallocated_container_is_reported_once(
     assert ended == []
 
 
-def test_it_is_ended_where_the_operator_chose_so(
-    lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    lone.node.node.config = replace(lone.node.node.config, unknown="kill")
-    come(lone, CONTAINER)
-    seen(lone, 3)
-    assert ended == []
-    seen(lone, 3)
-    assert (PID, signal.SIGKILL) in ended
-    assert "unallocated-container-killed" in events(capfd.readouterr().err)
-
-
 @pytest.mark.parametrize(
     ("cgroup", "action"),
     [("/user.slice/session-2.scope", "kill"), ("/", "kill"), (CONTAINER, "ignore")],
@@ -399,67 +382,6 @@ def test_a_well_timed_lower_claim_does_not_reduce_the_drivers_figure(
     with pytest.raises(NoRoom, match=r"has 80 of 140 GiB available \(train 4 and 56 above it\)"):
         opened(lying_node, memory="81GiB")
     opened(lying_node, memory="80GiB")
-
-
-def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
-    lying_node: FakeDaemon,
-    lying_driver: FakeDriver,
-    monkeypatch: pytest.MonkeyPatch,
-    program: FakeProcess,
-) -> None:
-    tenant, pages = started(lying_node, program, memory="4GiB")
-    most = (1 << 64) - 1
-    named = [processes.Process(4194304 - number, 1, 1, 4194304) for number in range(1024)]
-    for number in range(1024):
-        registered.register(
-            pages.status.fd, number, (1 << 32) - 1, most, denied=most, denied_bytes=most
-        )
-        registered.hold(pages.status.fd, number, most, contexts=(1 << 32) - 1)
-    lying_driver.uses = {CARD: tuple(ProcessUse(one.pid, 1 << 50) for one in named)}
-    monkeypatch.setattr(processes, "members", lambda *_: named)
-    monkeypatch.setattr(processes, "name_of", lambda _: "\x01" * 15)
-    monkeypatch.setattr(processes, "cgroups_of", lambda _: {})
-    monkeypatch.setattr(StatusPage, "_is_locked", lambda *_: True)
-    fakes.all_are_there(monkeypatch)
-    monkeypatch.setattr(
-        "gpushare.daemon.identity.pid_resolver.ProcessOwners.all_of",
-        lambda *_: frozenset({tenant["key"]}),
-    )
-    lying_node.sampler.look()
-    entry = entry_of(lying_node, tenant)
-    assert len(encode({"row": {**tenant_status(entry, lying_node)}})) <= MAX_REPLY_BYTES
-    report, rows = explain_memory(entry, lying_node)
-    assert len(encode({"ok": True, "why": {**report}})) <= MAX_REPLY_BYTES
-    assert max(len(encode({"row": {**row}})) for row in rows) <= MAX_REPLY_BYTES
-
-
-def test_claims_that_are_costly_to_read_are_read_less_often(
-    lying_node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for what a limit depends on: that is always what the page says now."""
-    _, pages = started(lying_node, program, memory="4GiB")
-    monkeypatch.setattr(tenants, "COSTLY_SECONDS", -1.0)
-    monkeypatch.setattr(tenants, "_PAUSE_TIMES", 1e9)
-    registered.hold(pages.status.fd, 0, GIB)
-    assert (pages.accounts()[0].held_bytes, pages.is_current) == (GIB, True)
-    registered.hold(pages.status.fd, 0, 2 * GIB)
-    assert (pages.accounts()[0].held_bytes, pages.is_current) == (GIB, False)
-    assert pages.use(0)[0] == 2 * GIB
-
-
-def test_it_halves_its_distance_every_half_life() -> None:
-    mark = HighWater(60)
-    mark.observe(0, 8 * GIB)
-    assert mark.observe(60, 0) == 4 * GIB
-    assert mark.observe(120, 2 * GIB) == 3 * GIB
-
-
-@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 200 * GIB)), min_size=1))
-def test_the_estimate_is_never_below_the_observed_use(looks: list[tuple[float, int]]) -> None:
-    mark, now = HighWater(60), 0.0
-    for waited, seen in looks:
-        now += waited
-        assert mark.observe(now, seen) >= seen
 
 
 ID = "4f5e6d7c8b9a" + "0" * 52

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.freezer import CannotFreeze
-from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.policy import (
@@ -131,17 +129,6 @@ def test_nothing_is_known_while_the_scheduler_is_silent(course: ScheduledGate) -
     assert spent.cores_used[10] == pytest.approx(30, abs=3)  # of the time in which it was known
 
 
-def test_the_counts_are_handed_on(course: ScheduledGate) -> None:
-    course.write(abi.GATE_WINDOWS, 7)
-    course.write(abi.GATE_OVERRUNS, 3)
-    course.write(abi.GATE_HUNG, 1, 4)
-    spent = course.look(got_ms=75)
-    assert (spent.windows, spent.overruns, spent.is_hung) == (7, 3, True)
-    assert spent.charged_ns == 75 * MS
-    [warning] = tenant_status(entry_of(course.node, course.tenant), course.node)["warnings"]
-    assert "work is pending that appears never to complete" in warning
-
-
 def wait(course: ScheduledGate, number: int, throttled_ns: int, forced: int) -> None:
     status = course.node.tenants.pages[course.tenant["key"]].status
     work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, throttled_ns, forced, 0)
@@ -227,45 +214,6 @@ def test_forged_claims_do_not_explain_the_use_of_a_card_without_a_window(
     assert not course.looks(12, got_ms=125).gate_bypassed
 
 
-def test_a_container_that_is_slowed_by_another_has_the_drivers_figure(
-    course: ScheduledGate,
-) -> None:
-    node, key = course.node, course.tenant["key"]
-    victim = ScheduledGate(node, opened(node, memory="4GiB", cores="60", devices="0"))
-    row = entry_of(node, victim.tenant)
-    corrected: list[int] = []
-    node.meter = ComputeMeter(
-        node.ledger, node.tenants, node.observed, lambda: corrected.append(course.now_ns)
-    )
-    course.utilization = {(key, UUID): 49, (row.key, UUID): 36}
-    victim.write(abi.GATE_MODE, abi.GATE_WINDOW, 4)
-    for look in range(60):
-        for field_offset in (abi.GATE_CHARGED_NS, abi.GATE_CLAIMED_NS):
-            victim.write(field_offset, look * 150 * MS)
-        victim.write(abi.GATE_HEARTBEAT_NS, course.now_ns + LOOK_NS)
-        course.look(got_ms=0)
-    assert course.spent.gate_bypassed
-    assert (victim.spent.gate_bypassed, victim.spent.overcharged) == (False, True)
-    assert victim.spent.source == "driver"
-    assert victim.spent.cores_used[10] == pytest.approx(36)
-    assert (course.spent.correction_percent, victim.spent.correction_percent) == (49, -24)
-    [warning] = tenant_status(row, node)["warnings"]
-    assert warning.endswith("another container bypasses the launch gate and slows this one")
-    apart = [after - before for before, after in pairwise(corrected)]
-    assert max(apart) <= 2 * 10**9  # a correction applies for five seconds
-
-
-def test_a_failed_sample_does_not_stop_the_sampling(
-    course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    course.looks(2, got_ms=75)
-    pages = course.node.tenants.pages[course.tenant["key"]]
-    with monkeypatch.context() as patched:
-        patched.setattr(pages.status, "waits", lambda _card: 1 / 0)
-        assert course.look() == ComputeUsage()
-    assert course.looks(2, got_ms=75).cores_used[1] == pytest.approx(30)
-
-
 GUARANTEED = ("fixed-share", "burst-share")
 
 
@@ -325,19 +273,6 @@ def test_no_share_is_allocated_twice_and_none_is_zero(
         assert share.priority == (0 if online else one.priority + 1)
 
 
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=16), st.integers(0, 99))
-def test_the_remaining_compute_is_divided_by_weight(weights: list[int], cores: int) -> None:
-    found = [claim(f"{i:02}", "native-burst-share", 0, w) for i, w in enumerate(weights)]
-    fixed = [claim("fixed", "fixed-share", cores)] if cores else []
-    given_to = divide_compute([*found, *fixed])
-    rest = sum(given_to[one.key].permille for one in found)
-    for one in found:
-        exact = rest * one.weight / sum(weights)
-        # A tenant with less than 1 permille gets it from the largest.
-        assert given_to[one.key].permille - exact < 1 or given_to[one.key].permille == 1
-        assert exact - given_to[one.key].permille < 1 + len(weights)
-
-
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -364,11 +299,6 @@ def test_the_cards_policy_replaces_requests_but_no_operators_set() -> None:
     given_to = divide_compute([asked, replace(was_set, policy_is_set=True)], "best-effort")
     assert (given_to["a"].permille, given_to["a"].capped) == (700, False)
     assert (given_to["b"].permille, given_to["b"].capped) == (300, True)
-
-
-def test_no_more_is_compensated_than_is_owed() -> None:
-    found = charge_corrections({"a": (20, 10), "b": (10, 40), "c": (10, 20)})
-    assert found == {"a": 10, "b": pytest.approx(-7.5), "c": pytest.approx(-2.5)}
 
 
 @given(st.dictionaries(st.text(max_size=2), st.tuples(st.floats(0, 100), st.floats(0, 100))))
@@ -406,11 +336,6 @@ class Held:
             self.node.audit.bypass.look(self.now_ns)
             self.node.freezing.run(lambda: None)
         return [*self.asked]
-
-    def resumes(self) -> None:
-        """An operator resumes the tenant."""
-        self.node.ledger.freezes.forget(KEY)
-        self.node.audit.bypass.resumed(KEY)
 
     def choose(self, compute: str) -> None:
         self.node.node.config = replace(
@@ -463,27 +388,6 @@ def test_a_bypass_is_frozen_once_after_several_samples(
     assert [json.loads(line)["name"] for line in logged] == ["train"]
 
 
-def test_one_sample_within_the_part_begins_the_count_again(held: Held) -> None:
-    for _ in range(3):
-        assert held.looks(BYPASS_LOOKS - 1) == []
-        held.spent[KEY, UUID] = figures(34, 0, gate_bypassed=True)
-        assert held.looks(1) == []
-        held.spent[KEY, UUID] = figures(60, 0, gate_bypassed=True)
-    assert held.looks() == [FROZEN]
-
-
-def test_only_who_chose_it_has_it(held: Held) -> None:
-    held.choose("warn")
-    assert held.looks(20) == []
-
-
-def test_a_capped_container_is_frozen_even_on_an_idle_card(held: Held) -> None:
-    entry = held.node.ledger.entries[KEY]
-    held.node.ledger.add(replace(entry, policy="fixed-share"))
-    held.spent[OTHER, UUID] = figures(0, 0)
-    assert held.looks() == [FROZEN]
-
-
 def test_exclusive_and_online_tenants_are_never_frozen(held: Held) -> None:
     entry = held.node.ledger.entries[KEY]
     held.node.ledger.add(replace(entry, class_="online"))
@@ -491,29 +395,3 @@ def test_exclusive_and_online_tenants_are_never_frozen(held: Held) -> None:
     [allocation] = entry.allocations
     held.node.ledger.add(replace(entry, allocations=(replace(allocation, whole=True),)))
     assert held.looks(20) == []
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        ComputeUsage(),
-        figures(60, 0, gate_bypassed=True, silent=True),
-        figures(60, 60),
-    ],
-    ids=["nothing", "silent", "through the gate"],
-)
-def test_without_figures_of_a_bypass_none_is_frozen(held: Held, said: ComputeUsage) -> None:
-    held.spent[KEY, UUID] = said
-    assert held.looks(40) == []
-
-
-def test_a_container_frozen_for_another_reason_is_left_alone(held: Held) -> None:
-    held.node.ledger.freezes.put(FreezeRecord(KEY, "operator", "maintenance", 1.0))
-    assert held.looks(40) == []
-
-
-def test_an_operators_resume_is_respected_for_a_minute(held: Held) -> None:
-    assert held.looks() == [FROZEN]
-    held.resumes()
-    assert held.looks(4 * 59) == []
-    assert held.looks(8) == [FROZEN]

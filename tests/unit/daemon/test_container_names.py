@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -47,31 +45,6 @@ def test_a_container_is_called_by_its_pod_or_its_bundle(
     pod = {"sandbox-namespace": namespace, "sandbox-name": "pod", "container-name": "train"}
     annotations = {f"io.kubernetes.cri.{key}": text for key, text in pod.items() if namespace}
     assert name_from_spec(identity, bundle, annotations) == ContainerName(*expected)
-
-
-@pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
-def test_podmans_storage_has_its_names(tmp_path: Path, file: str) -> None:
-    bundle = str(tmp_path / ID / "userdata")
-    listed = [{"id": "cd" * 32, "names": ["serve"]}, {"id": ID, "names": ["train"]}]
-    (tmp_path / file).write_text(json.dumps(listed))
-    assert container_names.stored_name(ID, bundle) == ContainerName("podman", "train")
-    assert container_names.stored_name("ef" * 32, bundle) is None
-
-
-def test_silent_engines_cost_a_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-
-    def silent(*_: object) -> None:
-        now[0] += 0.5
-
-    monkeypatch.setattr(tenant_names, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(container_names, "ask_engines", silent)
-    entry = TenantRecord(key="0" * 16, state="bound", id=ID)
-    with fakes.node(tmp_path) as node:
-        assert tenant_names.with_names([entry] * 100, node) == [entry] * 100
-    assert now[0] <= 2
 
 
 VICTIM, ATTACKER = "a" * 16, "b" * 16

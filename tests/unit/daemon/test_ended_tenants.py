@@ -81,20 +81,3 @@ def test_a_fault_of_the_figures_keeps_no_tenant(
     release_tenant(course.tenant["key"], node, "its process has ended")
     assert not node.ledger.entries
     assert not list(ended_rows(node.tenants))
-
-
-def test_the_second_attempt_to_release_keeps_the_figures_of_the_first(
-    node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    course.looks(3, got_ms=75)
-
-    def refuse(_: str) -> None:
-        raise OSError("busy")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(node.mounts, "remove", refuse)
-        with pytest.raises(OSError, match="busy"):
-            release_tenant(course.tenant["key"], node, "its process has ended")
-    [first] = ended_rows(node.tenants)
-    release_tenant(course.tenant["key"], node, "its process has ended")
-    assert list(ended_rows(node.tenants)) == [first]

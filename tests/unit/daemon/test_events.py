@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import gpushare.daemon
-from gpushare.cli.history import TEXTS
-from gpushare.daemon.audit.audit import _figures
-from gpushare.daemon.audit.judge import Verdict
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
     Allowances,
@@ -24,10 +19,7 @@ from gpushare.daemon.core.log import (
     report_suppressed,
     set_owner_lookup,
 )
-from gpushare.daemon.policy import EscalationState, QuotaSample
 from gpushare.events import EVENTS, KEPT, LASTING, SENT_BY_TENANTS, UNCHARGED
-
-from . import fakes
 
 SOURCES = Path(gpushare.daemon.__file__).parent
 
@@ -50,14 +42,6 @@ def test_every_event_that_is_logged_is_listed() -> None:
 
 def test_every_event_that_is_listed_is_logged() -> None:
     assert sorted(EVENTS.keys() - {event for _, event in logged()}) == []
-
-
-def test_figures_of_a_container_over_quota_are_those_that_history_shows() -> None:
-    sample = QuotaSample(used_bytes=6, may_bytes=4)
-    verdict = Verdict(fakes.entry(), fakes.card(0).uuid, EscalationState(), "freeze", sample)
-    fields = _figures(verdict).keys() | {"reason"}
-    for event in ("over-quota-detected", "over-quota-warned", "over-quota-frozen"):
-        assert {*re.findall(r"{(\w+)}", TEXTS[event])} <= fields, event
 
 
 KEY, OTHER = "a" * 16, "b" * 16
@@ -113,17 +97,6 @@ def test_the_messages_of_a_tenant_hide_nothing_that_is_known_of_it(lines: list[b
     assert events(lines) == ["over-quota-frozen", "tenant-released", "tenant-log-received"]
 
 
-def test_the_budget_of_a_tenant_outlives_it(lines: list[bytes]) -> None:
-    """A container that starts again and again under the same key does not begin anew."""
-    for _ in range(5000):
-        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="x" * 1000)
-    log("tenant-released", tenant=KEY, reason="its process has ended")
-    lines.clear()
-    for _ in range(100):
-        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="x" * 1000)
-    assert len(lines) <= 2
-
-
 def test_host_processes_of_a_user_are_charged_to_the_user(lines: list[bytes]) -> None:
     set_owner_lookup(lambda _key: "uid 1000")
     for number in range(20_000):
@@ -171,13 +144,3 @@ def settings(name: str) -> list[str]:
 def test_the_unit_leaves_the_capabilities_that_the_daemon_keeps() -> None:
     kept = {f"CAP_{why.partition(':')[0]}" for why in privileges.KEPT.values()}
     assert set(" ".join(settings("CapabilityBoundingSet")).split()) == kept
-
-
-def test_the_unit_gives_the_daemon_the_priority_that_it_takes() -> None:
-    assert settings("Nice") == [str(privileges.PRIORITY)]
-
-
-def test_without_root_the_message_asks_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(privileges.NotRoot, match="must be root"):
-        privileges.require_root()

@@ -308,29 +308,6 @@ def test_a_second_stop_does_not_postpone_the_first(
     assert third.due < first.due
 
 
-def test_a_kill_is_reported_where_the_release_was_faster(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    killed: list[str] = []
-    group.lasts = 2
-    held.freezer.kill(KEY, "over for 2 s", lambda: killed.append("killed"))
-    held.ledger.release(KEY)
-    held.freezer.enforce()
-    assert killed == ["killed"]
-
-
-def test_a_freeze_of_a_container_that_is_released_meanwhile_leaves_nothing(
-    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def released(*_: object) -> bool:
-        held.ledger.release(KEY)
-        return False
-
-    monkeypatch.setattr(group, "is_set", released)
-    held.freezer.freeze(KEY, "audit", "over")
-    assert not held.ledger.freezes.all
-
-
 def test_a_kill_waits_for_its_timeout(
     held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,18 +318,3 @@ def test_a_kill_waits_for_its_timeout(
     monkeypatch.setattr(module, "boottime", lambda: soon)
     again(held).freezer.adopt()
     assert group.killed
-
-
-__all__ = ["group", "held"]  # fixtures
-
-
-def test_a_container_that_the_engine_releases_stays_frozen_by_gpushare(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    held.freezer.enforce()
-    assert group.frozen
-    held.freezer.release(KEY, "operator")
-    assert not group.frozen

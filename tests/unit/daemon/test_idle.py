@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 
-import gpushare.daemon
 from gpushare.daemon.audit import audit as rests
 from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
@@ -27,10 +23,9 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
-from gpushare.daemon.service.systemd import Watchdog
 from gpushare.daemon.store.record import FreezeRecord, TenantRecord
 from gpushare.daemon.views.metrics import tenant_rows
-from gpushare.daemon.views.tenant_status import tenant_status, warnings_of
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import fakes
@@ -152,14 +147,6 @@ def test_a_paused_container_is_not_counted_until_it_has_run_as_long_again(course
     assert len(course.acts) == 2
 
 
-def test_a_failed_action_is_an_event(course: Course) -> None:
-    course.choose("pause")
-    course.fault = "its cgroup is shared"
-    course.after(0)
-    course.after(7200)
-    assert course.events == ["tenant-idle-warned", "tenant-idle-action-failed"]
-
-
 CARD = fakes.card().uuid
 
 
@@ -270,109 +257,22 @@ def test_no_tenant_rests_while_its_state_changes(node: FakeDaemon, rest: IdleBac
     assert not rest.look(node.sampler)
 
 
-@pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(
-        time_limits, "log", lambda event, _level="info", **about: found.append((event, about))
-    )
-    return found
-
-
-class BootClock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = boottime()
-        monkeypatch.setattr(time_limits, "boottime", lambda: self.now)
-
-
-def running(node: FakeDaemon, **quota: str) -> TenantRecord:
-    tenant = opened(node, memory="1GiB", **quota)
-    return node.ledger.change(tenant["key"], state="bound", pid=1, starttime=1, cgroup="")
-
-
-def test_it_is_warned_once_and_then_stopped(
-    node: FakeDaemon,
-    monkeypatch: pytest.MonkeyPatch,
-    logged: list[tuple[str, dict[str, Any]]],
+def test_a_container_is_stopped_when_its_time_is_over_and_not_before(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    clock = BootClock(monkeypatch)
-    stopped: list[tuple[str, str]] = []
+    now, stopped = [boottime()], list[tuple[str, str]]()
+    monkeypatch.setattr(time_limits, "boottime", lambda: now[0])
     limits = TimeLimits(node, lambda record, why: stopped.append((record.name, why)))
-    record = running(node, time_limit="8h")
-    running(node)
-    limits.look()
-    assert logged == []
-    clock.now += 8 * 3600 - 299
-    for _ in range(2):
+    for quota in ({"time_limit": "8h"}, {}):
+        key = opened(node, memory="1GiB", **quota)["key"]
+        node.ledger.change(key, state="bound", pid=1, starttime=1, cgroup="")
+    for seconds, warned in ((0, 0), (8 * 3600 - 299, 1), (0, 0), (300, 0)):
+        assert stopped == []
+        now[0] += seconds
         limits.look()
-    ((event, about),) = logged
-    assert (event, about["limit_seconds"], about["left_seconds"]) == (
-        "tenant-time-limit-near",
-        28800,
-        299,
-    )
-    assert next(warnings_of(record, [], [], node)).endswith(
-        "its time limit is 8h; to extend it: gpushare set train --time-limit TIME"
-    )
-    assert stopped == []
-    clock.now += 300
-    limits.look()
-    node.freezing.run(lambda: None)
+        node.freezing.run(lambda: None)
+        assert capfd.readouterr().err.count("tenant-time-limit-near") == warned
     assert stopped == [("train", "its time limit of 8h is over")]
-
-
-SOURCES = Path(gpushare.daemon.__file__).parent
-
-
-_READS = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "ctime"})
-
-#: Where the time of day is read, and why nothing that is allocated, held or ended rests on it.
-SHOWN_ONLY = {
-    "audit/audit.py": "since when a tenant is over quota, as it is shown",
-    "observe/compute_usage.py": "when a tenant was last at work, as it is shown",
-    "freezer.py": "since when a tenant is frozen, as it is shown",
-    "mps/card.py": "since when a tenant has lost its MPS server, as it is shown",
-    "limits.py": "when a tenant last had a shortfall, as it is shown",
-    "eviction/preconditions.py": "since when a tenant is evicted, as it is shown",
-    "eviction/steps.py": "since when a tenant is evicted, as it is shown",
-    "eviction/evictions.py": "since when a tenant is restored or waits for it, as it is shown",
-    "lifecycle/recover.py": "`created`, as it is shown",
-    "lifecycle/reserve.py": "`created`, as it is shown",
-    "core/loop.py": "for the queue: since when a start waits, as it is shown",
-    "core/log.py": "the time of a line",
-    "state.py": "since when the daemon serves, as metrics have it",
-    "lifecycle/queue.py": "since when a start waits, and when it was granted, as it is shown",
-    "observe/time_limits.py": "since when a tenant is idle, and when it is stopped, as it is shown",
-    "views/metrics.py": "how long a start has waited, when a tenant ended, as metrics have it",
-    "lifecycle/old_installations.py": "an unused folder is removed some time after it was made",
-    "store/history.py": "when an event was, and how long it is kept",
-    "pages/tenants.py": "when an allocation was last refused, as it is shown",
-}
-
-
-def readers() -> Iterator[str]:
-    """Yield the files of the daemon that read the time of day."""
-    for source in sorted(SOURCES.rglob("*.py")):
-        for node in ast.walk(ast.parse(source.read_text())):
-            if not isinstance(node, ast.Attribute) or node.attr not in _READS:
-                continue
-            of = node.value.attr if isinstance(node.value, ast.Attribute) else None
-            of = node.value.id if isinstance(node.value, ast.Name) else of
-            if of in {"time", "datetime", "date"}:
-                yield str(source.relative_to(SOURCES))
-
-
-def test_the_time_of_day_is_read_where_it_is_only_shown() -> None:
-    assert set(readers()) <= SHOWN_ONLY.keys()
-
-
-def test_no_settable_clock_is_read_by_its_number() -> None:
-    asking = [
-        str(source.relative_to(SOURCES))
-        for source in SOURCES.rglob("*.py")
-        if "CLOCK_REALTIME" in source.read_text() or "CLOCK_TAI" in source.read_text()
-    ]
-    assert asking == []
 
 
 @pytest.mark.parametrize("years", [-20, 20])
@@ -395,40 +295,3 @@ def test_a_clock_jump_ends_and_delays_nothing(
     release.reconcile_tenants(node, node.freezer)
     assert late["key"] not in node.ledger.entries
     assert running["key"] in node.ledger.entries
-
-
-LIMIT = 60.0
-
-
-class ManualClock:
-    """Continues when it is released."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.mark.parametrize("stuck", ["decide", "truth"])
-def test_a_thread_that_hangs_starves_it_and_is_named_once(
-    stuck: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    clock, said = ManualClock(), list[str]()
-    pulse = Watchdog(("decide", "truth"), LIMIT, clock)
-    hung = clock.now
-    fed = hung
-    while clock.now < hung + 2 * LIMIT:
-        clock.now += pulse.period
-        pulse.beat("truth" if stuck == "decide" else "decide")
-        before = len(said)
-        pulse.feed(said.append)
-        fed = clock.now if len(said) > before else fed
-    # systemd acts LIMIT after the last word: before twice that has gone by since it hung.
-    assert fed - hung <= LIMIT / 2
-    logged = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert [(line["event"], line["threads"]) for line in logged] == [("thread-hung", [stuck])]
-    pulse.beat(stuck)
-    pulse.feed(said.append)
-    assert said[-1] == "WATCHDOG=1"
-    assert json.loads(capfd.readouterr().err)["event"] == "thread-recovered"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import install
-from gpushare.daemon.lifecycle.old_installations import prefix_of, remove_unused
+from gpushare.daemon.lifecycle.old_installations import remove_unused
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.install import Installation
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
@@ -122,25 +122,3 @@ def test_an_installation_may_be_used_by_a_hidden_process(
 
     monkeypatch.setattr(Path, "read_bytes", refused)
     assert versions.sweep() == []
-
-
-def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:
-    for name in ("notes", ".hidden", "0.1.0-not-a-sum", "0.1.0-0123456789abc"):
-        (versions.prefix / name).mkdir()
-        age(versions.prefix / name)
-    (versions.prefix / "0.1.0-0123456789ab").symlink_to("/")
-    before = versions.left
-    assert versions.sweep() == [versions.oldest.root.name]
-    assert versions.left == before - names(versions.oldest)
-
-
-def test_nothing_is_removed_during_an_installation(versions: Versions) -> None:
-    with install._not_swept(versions.prefix):
-        assert versions.sweep() == []
-    assert versions.sweep() == [versions.oldest.root.name]
-
-
-def test_only_our_own_layout_is_swept() -> None:
-    assert prefix_of(Path("/usr/local/lib/gpushare/current/lib")) == install.PREFIX
-    assert prefix_of(Path("/x/0.1.0-0123456789ab/lib")) == Path("/x")
-    assert prefix_of(Path("/usr/lib/gpushare/lib")) is None

@@ -4,26 +4,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.core.log import Durations
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe.compute_usage import DRIVER, GATE
 from gpushare.daemon.observe.sampler import update_peaks
-from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
+from gpushare.daemon.observed import WINDOWS, ComputeUsage
 from gpushare.daemon.operator.cards import cordon_card
-from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.views import metrics, rows
-from gpushare.metrics_schema import BOUNDS
 from gpushare.protocol import HostProcessGrant
-from gpushare.protocol.rows import ACTIONS, TenantRow
+from gpushare.protocol.rows import TenantRow
 
 from . import fakes, registered
 from .fakes import GIB, FakeDaemon, FakeDriver, card
@@ -95,16 +91,6 @@ def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) ->
         assert found["sensors"] == {}
 
 
-def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
-    driver = FakeDriver()
-    with fakes.node(tmp_path, driver) as node:
-        for number in (31, 43, 31):
-            driver.xids = ((UUID, number),)
-            node.sampler.look()
-        [found] = rows.card_rows(node)
-    assert list(found["xids"].items()) == [("43", 1), ("31", 2)]
-
-
 def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
     fd = bound(node, opened(node, memory="4GiB", devices="0"))
     registered.register(fd, 0, os.getpid(), starttime())
@@ -124,27 +110,6 @@ def starttime() -> int:
     me = processes.find_process(os.getpid())
     assert me is not None
     return me.starttime
-
-
-def test_counts_of_an_earlier_daemon_are_not_counted_again(tmp_path: Path) -> None:
-    """Its figures were in the same series: from 0 on, a restart is what Prometheus expects."""
-    with fakes.node(tmp_path) as first:
-        tenant = opened(first, memory="4GiB", cores="30", devices="0")
-        fd = bound(first, tenant)
-        registered.register(fd, 0, os.getpid(), starttime(), denied=3)
-        waited(fd, 5)
-        first.tenants.pages[tenant["key"]].claims()
-        first.meter.look()
-        assert (row(first)["denied_since_start"], waits(first)) == (3, 5 * 10**9)
-    with fakes.again(tmp_path) as second:
-        release.adopt_tenants(second, second.freezer)
-        second.meter.look()
-        assert (row(second)["denied_since_start"], waits(second)) == (0, 0 * 10**9)
-        fd = second.tenants.pages[tenant["key"]].status.fd
-        registered.register(fd, 0, os.getpid(), starttime(), denied=5)
-        waited(fd, 7)
-        second.meter.look()
-        assert (row(second)["denied_since_start"], waits(second)) == (2, 2 * 10**9)
 
 
 def waited(fd: int, seconds: int) -> None:
@@ -190,35 +155,6 @@ def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
     assert second["health"] != "ok"
 
 
-def test_durations_go_into_the_bucket_that_they_are_within() -> None:
-    durations = Durations()
-    for seconds in (0.0005, BOUNDS[0], 0.3, 99.0):
-        durations.note("create", seconds)
-    durations.note("create", 0.3, "refused")
-    durations.note("cards", 1.0)  # no start waits for it
-    durations.note(["no op"], 1.0)
-    found = durations.figures()
-    assert sorted(found) == ["bind", "create", "open", "release"]
-    counts = found["create"]["buckets"]
-    assert len(counts) == len(BOUNDS) + 1
-    assert (counts[0], counts[BOUNDS.index(0.5)], counts[-1]) == (2, 2, 1)
-    assert found["create"]["failures"] == {"refused": 1}
-    assert found["bind"] == {"buckets": [0] * (len(BOUNDS) + 1), "seconds": 0, "failures": {}}
-
-
-@pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])
-def test_processes_of_an_unallocated_container_are_counted_as_configured(
-    node: FakeDaemon, unknown: str
-) -> None:
-    host = NonTenantProcess(1, "Xorg", GIB)
-    inside = NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a")
-    node.observed.usage = UsageView(cards={UUID: CardUsage(non_tenants=(host, inside, inside))})
-    node.node.config = replace(node.node.config, unknown=unknown)
-    expected = {**dict.fromkeys(ACTIONS, 0), "ignore": 1}
-    expected[unknown] += 2
-    assert next(rows.card_rows(node))["non_tenant_actions"] == expected
-
-
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
     tenant = opened(node, devices="0")
     bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
@@ -231,7 +167,3 @@ def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
     assert (part["used_bytes"], part["kinds"]["unaccounted"]) == (9 * GIB, 9 * GIB)
     assert (part["utilization"], part["utilization_source"]) == (80.0, "driver")
     assert (part["peak_bytes"], part["expected_bytes"]) == (9 * GIB, None)
-
-
-def waits(node: FakeDaemon) -> int:
-    return row(node)["cards"][0]["compute"]["throttled_ns"]

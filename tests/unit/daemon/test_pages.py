@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import stat
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
 from gpushare.daemon.limits import update_burst_limits
 from gpushare.daemon.operator.resize import NotResizable, set_quota
-from gpushare.daemon.pages import tenants
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage, LayoutMismatch
 from gpushare.daemon.pages.status_page import StatusPage, TenantClaims, sum_claims
 
@@ -62,25 +60,6 @@ def register(
 
 def none_live(_pid: int, _starttime: int) -> bool:
     return False
-
-
-def test_a_rootless_tenants_status_is_its_alone(directory: int, tmp_path: Path) -> None:
-    GrantPage.make(directory, "0" * 16, [])
-    assert (tmp_path / "grant").stat().st_mode & 0o777 == 0o644
-    for owner, mode in ((os.getuid(), 0o600), (None, 0o666)):
-        StatusPage.make(directory, owner=owner).close()
-        assert (tmp_path / "status").stat().st_mode & 0o777 == mode
-        (tmp_path / "status").unlink()
-
-
-@pytest.mark.parametrize(("owner", "mode"), [(None, 0o666), (os.getuid(), 0o600)])
-def test_a_bell_is_a_fifo_that_the_tenant_may_ring(
-    directory: int, tmp_path: Path, owner: int | None, mode: int
-) -> None:
-    tenants.make_wakeup(directory, owner=owner)
-    found = (tmp_path / abi.WAKEUP_NAME).lstat()
-    assert stat.S_ISFIFO(found.st_mode)
-    assert found.st_mode & 0o777 == mode
 
 
 def test_every_page_of_a_grant_that_is_written_later_has_memory_from_the_start(
@@ -347,8 +326,3 @@ def test_a_layout_of_another_size_is_recognized_by_its_first_bytes(
     with pytest.raises(LayoutMismatch, match=f"have version {abi.ABI_VERSION + 1}"):
         GrantPage.adopt(directory)
     os.close(directory)
-
-
-def test_a_uuid_that_does_not_fit_is_an_error(directory: int) -> None:
-    with pytest.raises(ValueError, match="longer than the 47 bytes"):
-        GrantPage.make(directory, "0" * 16, [CardGrant("GPU-" + "x" * 48, GIB, 0, 0)])

@@ -31,7 +31,7 @@ from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, POLICY
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
-from .fakes import GIB, FakeDaemon, FakeDriver
+from .fakes import FakeDaemon, FakeDriver
 from .operations import entry_of, opened
 
 
@@ -126,22 +126,6 @@ def test_a_file_that_was_not_reloaded_is_reported(node: FakeDaemon, file: Path) 
     assert status_row(node)["warnings"] == []
 
 
-def test_a_new_limit_applies_to_later_requests_and_not_to_running_tenants(
-    node: FakeDaemon, file: Path
-) -> None:
-    tenant = opened(node, memory="100GiB")
-    write(file, "max_per_request: {memory: 10GiB}\nsystem_reserved: 60GiB\nmax_tenants: 2")
-    reload_config(node)
-    assert node.ledger.entries[tenant["key"]].allocations[0].quota_bytes == 100 * GIB
-    with pytest.raises(QuotaError, match="exceeds the maximum"):
-        opened(node, memory="20GiB")
-    with pytest.raises(NoRoom):
-        opened(node, memory="10GiB")
-    write(file, "system_reserved: 0B")
-    reload_config(node)
-    opened(node, memory="20GiB")
-
-
 def test_a_changed_read_group_reaches_the_socket(node: FakeDaemon, file: Path) -> None:
     told: list[int | None] = []
     node.regrouped.listeners.append(told.append)
@@ -208,19 +192,6 @@ def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: 
     assert json.loads((tmp_path / "state/node-labels.json").read_text()) == {
         OWN: {POLICY: "fixed-share"}
     }
-
-
-def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Path) -> None:
-    with labelled(tmp_path, 'cards: {"0": {allowed_mode: shared}}') as made:
-        share = opened(made, memory="4GiB")
-        set_node_setting(ALLOWED_MODE, "exclusive", ACK, made.node, made.ledger)
-        assert {capacity.mode for capacity in made.accounts.capacities()} == {"exclusive"}
-        with pytest.raises(NoRoom, match=rf"allocated only as a whole \({ACK}\)"):
-            opened(made, memory="4GiB")
-        assert share["key"] in made.ledger.entries
-        opened(made, count="1")
-        reset_node_setting(ALLOWED_MODE, made.node, made.ledger)
-        assert [capacity.mode for capacity in made.accounts.capacities()] == ["shared", "any"]
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,18 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import pid_resolver, processes
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners, device_clients
 from gpushare.daemon.observe.non_tenant import NonTenantUse
-from gpushare.daemon.observe.sampler import Overhead, UsageSampler
 from gpushare.daemon.observed import UsageView
 from gpushare.daemon.pages.grant_page import CardGrant
-from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.views.daemon_status import status_row
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol.rows import TenantStatus
-from tests.descriptors import open_count
 
 from . import fakes, registered
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
+from .operations import opened
 
 CARD = fakes.card().uuid
 
@@ -118,43 +116,11 @@ def test_overhead_is_the_drivers_use_above_the_claims(tenant: SampledTenant) -> 
     assert tenant.usage.utilization == {(KEY, CARD): 40}
 
 
-def test_overhead_rises_after_four_samples_and_falls_at_once() -> None:
-    overhead, account = Overhead(), TenantClaims()
-    sizes = (GIB, GIB, GIB, GIB, 0)
-    assert [overhead.observe(one, account, account) for one in sizes] == [0, 0, 0, GIB, 0]
-
-
-def test_a_card_for_one_process_is_named_and_gets_no_share(
-    driver: FakeDriver, node: FakeDaemon
-) -> None:
-    node.sampler.look()
-    assert status_row(node)["warnings"] == []
+def test_a_card_for_one_process_gets_no_share(driver: FakeDriver, node: FakeDaemon) -> None:
     driver.modes = {CARD: "Exclusive_Process"}
     node.sampler.look()
-    (capacity,) = node.accounts.capacities()
-    assert (capacity.compute_mode, capacity.health) == ("Exclusive_Process", "ok")
-    (warning,) = status_row(node)["warnings"]
-    assert "card 0 is in compute mode Exclusive_Process" in warning
-    assert "nvidia-smi -i 0 -c DEFAULT" in warning
-
-
-def test_a_share_that_uses_an_mps_server_is_named(
-    tenant: SampledTenant, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Logged once, until it does no more; its container warns as long as it does."""
-
-    def looks(*, is_mps: bool) -> tuple[list[str], int]:
-        tenant.uses(GIB, is_mps=is_mps)
-        tenant.looks()
-        return tenant.row["warnings"], capfd.readouterr().err.count("tenant-uses-mps")
-
-    assert looks(is_mps=False) == ([], 0)
-    (warning,), logged = looks(is_mps=True)
-    assert f"an MPS server that gpushare did not start (process {tenant.child})" in warning
-    assert logged == 1
-    assert looks(is_mps=True) == ([warning], 0)
-    assert looks(is_mps=False) == ([], 0)
-    assert looks(is_mps=True) == ([warning], 1)
+    with pytest.raises(NoRoom, match="card 0 is in compute mode Exclusive_Process"):
+        opened(node, memory="1GiB")
 
 
 def test_memory_allocated_during_a_sample_is_not_overhead(tenant: SampledTenant) -> None:
@@ -264,30 +230,6 @@ def test_a_failed_sample_is_followed_by_another(
     tenant.driver.fault = ""
     tenant.looks()
     assert not tenant.usage.stale
-
-
-def test_contexts_explain_at_most_their_charge_and_the_driver_overhead(
-    tenant: SampledTenant,
-) -> None:
-    """A tenant that notes its buffers as contexts would make all contexts look larger."""
-    learned: list[int] = []
-    node = tenant.node
-    sampler = UsageSampler(
-        tenant.driver,
-        node.ledger,
-        node.tenants,
-        node.observed,
-        non_tenant_half_life=60,
-        learned=lambda _card, _key, size: learned.append(size),
-    )
-    tenant.uses(3 * GIB + 100 * MIB)
-    kinds = {abi.KIND_CONTEXT: 3 * GIB}
-    registered.hold(tenant.pages.status.fd, 0, 3 * GIB, contexts=1, kinds=kinds)
-    for price, told in ((0, 100 * MIB), (500 * MIB, 600 * MIB)):
-        tenant.pages.grant.set_context(0, price)
-        for _ in range(4):
-            sampler.look()
-        assert learned[-1] == told
 
 
 KEYS = frozenset({"a" * 16})
@@ -451,20 +393,3 @@ def test_a_process_that_is_first_listed_while_it_runs_is_a_client(
     after_a_gap = PidResolver(lambda _: False)
     assert after_a_gap.look([program.pid], keys, 1)[program.pid].key is None
     after_a_gap.close()
-
-
-def test_the_descriptor_of_an_unlisted_process_is_closed(
-    sightings: PidResolver, program: FakeProcess
-) -> None:
-    before = open_count()
-    sightings.look([program.pid], keys, 1)
-    sightings.look([], keys, 1)
-    assert open_count() == before
-
-
-def test_processes_are_attributed_again_when_tenants_are_added(
-    sightings: PidResolver, program: FakeProcess
-) -> None:
-    assert sightings.look([program.pid], lambda _: frozenset(), 1)[program.pid].key is None
-    assert sightings.look([program.pid], keys, 1)[program.pid].key is None
-    assert sightings.look([program.pid], keys, 2)[program.pid].key == "a" * 16

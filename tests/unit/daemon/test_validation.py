@@ -113,12 +113,6 @@ def test_no_answer_is_worse_than_implausible(said: Any, field: str) -> None:
         )
 
 
-def test_two_cards_of_one_uuid_are_none() -> None:
-    twice = [scripted_worker.CARD, {**scripted_worker.CARD, "index": 1}]
-    with pytest.raises(InvalidSample, match="two cards with the same UUID"):
-        nvml_client.driver_description({**scripted_worker.ANSWERS["load"], "cards": twice})
-
-
 SWITCH = "0000:c0:00.0"
 
 
@@ -193,11 +187,6 @@ def devices(samples: list[bytes], room: int = 4096) -> nvml_calls.Devices:
 def test_copies_count_as_kernels_do(kernels: int, memory: int) -> None:
     calls = devices([SAMPLE.pack(7, 100, 90, 90, 0, 0), SAMPLE.pack(7, 200, kernels, memory, 0, 0)])
     assert calls._shares(None, "GPU-0") == [[7, 40]]
-
-
-def test_more_samples_than_there_is_room_for_are_asked_for_again() -> None:
-    calls = devices([SAMPLE.pack(pid, 100, pid, 0, 0, 0) for pid in range(1, 90)], SAMPLE.size)
-    assert calls._shares(None, "GPU-0") == [[pid, pid] for pid in range(1, 90)]
 
 
 def test_a_sample_that_was_read_is_not_read_again() -> None:

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +12,7 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views import metrics, tenant_status, why
+from gpushare.daemon.views import why
 from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.rows import Why, WhyProcess
 
@@ -110,33 +106,6 @@ def test_unaccounted_memory_is_a_kind_of_its_own(bound: BoundTenant) -> None:
     assert any("memory pools keep 768 MiB" in sentence for sentence in report["advice"])
 
 
-@pytest.mark.parametrize(
-    ("driver_bytes", "beyond", "says"),
-    [
-        (None, 0, "the driver does not report"),
-        (GIB, 0, "the driver and the account agree"),
-        (GIB - MIB, 0, "the driver reports 1 MiB less than the account"),
-        (GIB + 2 * MIB, MIB, "2 MiB more .* 1 MiB of it counts as unaccounted"),
-    ],
-)
-def test_the_drift_has_a_sign(driver_bytes: int | None, beyond: int, says: str) -> None:
-    assert re.search(says, why.accounting_drift(driver_bytes, GIB, beyond))
-
-
-def test_shared_memory_of_an_exited_process_is_listed(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, GIB, exported_bytes=0, imported_bytes=512 * MIB)
-    report, _ = bound.report()
-    (row,) = report["cards"]
-    assert row["kinds"]["orphaned"] == 512 * MIB
-    assert row["used_bytes"] == GIB + 512 * MIB
-    assert report["advice"] == [
-        (
-            "512 MiB is shared memory whose creator has exited. It is freed once no process maps "
-            f"it ({bound.program.pid})"
-        )
-    ]
-
-
 def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     bound.report()
     bound.refuse(3 * GIB)
@@ -157,97 +126,6 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     assert pages.reap(lambda _pid, _starttime: False) == 1
     after, holders = bound.report()
     assert (after["denied_allocations"], after["last_denied_allocation"], holders) == (1, last, [])
-
-
-def test_burst_use_is_explained(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, 3 * GIB)
-    lent = replace(bound.entry.allocations[0], quota_bytes=2 * GIB)
-    report, _ = why.explain_memory(replace(bound.entry, allocations=(lent,)), bound.node)
-    assert report["advice"] == [
-        (
-            "1 GiB is burst memory. It is not reclaimed, but once the card is full, this container "
-            "is refused first. To reserve it, run gpushare set train --memory 3GiB"
-        )
-    ]
-
-
-def test_workers_that_hold_a_context_and_nothing_else_are_named(bound: BoundTenant) -> None:
-    only = {abi.KIND_CONTEXT: CONTEXT}
-    registered.hold(bound.fd, 0, CONTEXT, kinds=only, contexts=1)
-    assert bound.report()[0]["advice"] == []
-    registered.register(bound.fd, 1, 999, 1)
-    registered.hold(bound.fd, 1, CONTEXT, kinds=only, contexts=1)
-    assert bound.report()[0]["advice"] == [
-        (f"2 processes hold only a context (1000 MiB): {bound.program.pid}, 999 (in the container)")
-    ]
-
-
-def test_a_whole_card_has_the_driver_s_figure_and_no_account(
-    node: FakeDaemon, program: Program
-) -> None:
-    tenant = opened(node, count="1")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    uuid = entry_of(node, tenant).allocations[0].uuid
-    driver_of(node).uses = {uuid: (ProcessUse(program.pid, 3 * GIB),)}
-    look(node, 1)
-    report, (holder,) = why.explain_memory(entry_of(node, tenant), node)
-    (row,) = report["cards"]
-    assert row["used_bytes"] == row["kinds"]["unaccounted"] == sum(row["kinds"].values()) == 3 * GIB
-    assert row["quota_bytes"] == row["limit_bytes"] == 140 * GIB
-    assert row["drift_text"].startswith("a whole card has no account")
-    assert (holder["accounted"], report["advice"]) == (False, [])
-
-
-def numbers(value: object) -> Iterator[int]:
-    """Yield every whole number in a reply."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from numbers(one)
-    elif isinstance(value, int):
-        yield value
-
-
-def test_a_page_full_of_the_largest_numbers_is_shown_as_no_more_than_the_card(
-    bound: BoundTenant,
-) -> None:
-    """1024 processes of 2**64 - 1 denials each were once a counter of 1.9e22."""
-    largest = (1 << 64) - 1
-    for number in range(abi.MAX_PROCESSES):
-        pid = bound.program.pid if number == 0 else 100_000 + number
-        registered.register(
-            bound.fd, number, pid, bound.starttime, denied=largest, denied_bytes=largest
-        )
-        registered.hold(
-            bound.fd,
-            number,
-            largest,
-            kinds=dict.fromkeys(range(abi.KINDS), largest),
-            contexts=(1 << 32) - 1,
-            pool_kept_bytes=largest,
-            imported_bytes=largest,
-        )
-    bound.node.tenants.pages[bound.opened["key"]].claims()
-    for number in range(abi.MAX_PROCESSES):  # and as many more once these have ended
-        registered.register(bound.fd, number, 200_000 + number, 1, denied=largest)
-    bound.node.observed.peaks = {(bound.opened["key"], card(0).uuid): 1 << 52}
-    report, holders = bound.report()
-    row = tenant_status.tenant_status(bound.entry, bound.node)
-    figures = list(metrics.tenant_rows(bound.node))
-    for reply in (report, holders, row, figures):
-        assert max(numbers(reply)) <= 1 << 53
-    memory = card(0).memory_bytes
-    assert report["cards"][0]["used_bytes"] <= memory
-    assert row["cards"][0]["used_bytes"] <= memory
-    assert figures[0]["cards"][0]["used_bytes"] <= memory
-    assert figures[0]["cards"][0]["peak_bytes"] <= memory
-    assert max(held["bytes"] for holder in holders for held in holder["cards"]) <= memory
-    advice = " ".join(report["advice"])
-    assert "TiB" not in advice
-    for size in re.findall(r"--memory ([0-9]+)GiB", advice):
-        assert int(size) * GIB <= memory
-    assert json.loads(json.dumps(row)) == row
 
 
 def test_the_advice_is_never_more_than_the_card(bound: BoundTenant) -> None:
