@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import resource
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +20,6 @@ from gpushare.cli import history as told
 from gpushare.daemon.core.log import attach_listener, detach_listener, log
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
@@ -147,20 +144,6 @@ def test_events_older_than_the_retention_are_deleted(opened: Open) -> None:
     assert [row["fields"]["why"] for row in page(second)] == ["new", "newer"]
 
 
-def test_it_takes_no_more_of_the_disk_than_it_may(opened: Open, tmp_path: Path) -> None:
-    most = 1 << 20
-    history = opened(most_bytes=most)
-    for number in range(400):
-        note(history, why=number, text="x" * 8000)
-        if number % 50 == 49:
-            assert history.settle(20)
-    rows = page(history)
-    assert rows[-1]["fields"]["why"] == 399  # the oldest went
-    assert 10 < len(rows) < 300
-    history.close(10)
-    assert (tmp_path / EVENTS_FILE).stat().st_size < 2 * most
-
-
 @pytest.mark.parametrize("damage", [b"this is no database at all" * 100, b"\0" * 8192])
 def test_a_damaged_file_is_put_aside_and_another_begun(
     opened: Open, tmp_path: Path, damage: bytes
@@ -178,22 +161,6 @@ def test_a_damaged_file_is_put_aside_and_another_begun(
     assert page(second)[0]["fields"].get("why") == "goes on"
     assert (tmp_path / f"{EVENTS_FILE}.damaged").exists()
     assert second.lost == 0
-
-
-def test_a_page_damaged_in_the_middle_is_found_at_the_start(opened: Open, tmp_path: Path) -> None:
-    first = opened()
-    for number in range(200):
-        note(first, text="x" * 4000, why=number)
-    assert first.settle(20)
-    first.close(10)
-    file = tmp_path / EVENTS_FILE
-    content = bytearray(file.read_bytes())
-    for offset in range(4096 * 4, len(content) - 4096, 4096):
-        content[offset : offset + 64] = b"\xff" * 64
-    file.write_bytes(content)
-    second = opened()
-    note(second, why="goes on")
-    assert [row["fields"]["why"] for row in page(second)] == ["goes on"]
 
 
 def test_a_full_disk_loses_history_and_nothing_else(
@@ -228,67 +195,9 @@ def test_a_full_disk_loses_history_and_nothing_else(
     assert len(rows) - 3 == 300 - history.lost
 
 
-def test_only_root_reads_the_file(opened: Open, tmp_path: Path) -> None:
-    history = opened()
-    note(history)
-    assert history.settle(20)
-    folder = (tmp_path / EVENTS_FILE).parent
-    assert folder.stat().st_mode & 0o777 == 0o700
-    with contextlib.closing(sqlite3.connect(folder / "events.db")) as reader:
-        reader.execute("SELECT * FROM event").fetchone()
-        modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
-    assert modes == dict.fromkeys(("events.db", "events.db-shm", "events.db-wal"), 0o600)
-
-
 def test_every_kept_event_has_a_sentence() -> None:
     assert sorted(KEPT - told.TEXTS.keys()) == []
     assert sorted(told.TEXTS.keys() - EVENTS.keys()) == []
-
-
-def test_a_name_of_bytes_that_are_no_text_is_kept_as_they_are_written(opened: Open) -> None:
-    history = opened()
-    note(history, tenant="k", name="pal\udce9", why="\udcff")
-    [row] = page(history)
-    assert (row["name"], row["fields"]["why"]) == ("pal\\udce9", "\udcff")
-
-
-def test_an_internal_error_loses_one_event_and_keeps_later_ones(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = opened()
-    note(history, why=1)
-    assert history.settle(20)
-    with monkeypatch.context() as patched:
-        patched.setattr(history, "_write", lambda *_: 1 / 0)
-        note(history, why=2)
-        wait_until(lambda: bool(history.fault))
-    note(history, why=3)
-    wait_until(lambda: not history.fault)
-    assert [row["fields"].get("why") for row in page(history)] == [1, 3]
-    assert history.lost == 1
-
-
-def refused(path: Path, **_: object) -> None:
-    raise PermissionError(1, "Operation not permitted", str(path))
-
-
-@pytest.mark.parametrize("fault", ["not permitted", "Is a directory"])
-def test_a_file_that_cannot_be_opened_is_tried_again(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
-    with monkeypatch.context() as patched:
-        if fault == "not permitted":
-            patched.setattr(Path, "mkdir", refused)
-        else:
-            (tmp_path / EVENTS_FILE).mkdir(parents=True)
-        history = opened()
-        note(history, why="first")
-        wait_until(lambda: fault in history.fault)
-        if fault != "not permitted":
-            (tmp_path / EVENTS_FILE).rmdir()
-    wait_until(lambda: not history.fault)
-    assert [row["fields"]["why"] for row in page(history)] == ["first"]
 
 
 def test_an_unreadable_history_is_reported_with_its_file(opened: Open, tmp_path: Path) -> None:
@@ -335,34 +244,6 @@ def test_a_tenant_that_causes_much_evidence_displaces_its_own(opened: Open) -> N
     assert 0 < kept.count(("over-quota-cleared", OTHER)) < 600
 
 
-def test_many_owners_of_a_few_events_each_still_fit(opened: Open, tmp_path: Path) -> None:
-    history = opened(most_bytes=1 << 20)
-    fill(history, "over-quota-frozen", 3, tenant=KEY)
-    for number in range(2000):
-        fields = {"tenant": f"{number:016x}", "text": "x" * 2000}
-        history.note(time.time(), "tenant-released", "info", fields)
-        if number % 50 == 49:
-            assert history.settle(30)
-    assert history.settle(30)
-    kept = found(history)
-    assert kept.count(("over-quota-frozen", KEY)) == 3
-    assert kept[-1] == ("tenant-released", f"{1999:016x}")
-    history.close(10)
-    assert (tmp_path / EVENTS_FILE).stat().st_size < 2 << 20
-
-
-def test_a_queue_full_of_other_events_has_room_for_evidence(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_PAUSE_SECONDS", 2.0)  # the writer is slower than the flood
-    history = opened(most_bytes=100 << 20)
-    for number in range(store._MOST_QUEUED + 1000):
-        history.note(time.time(), "request-refused", "warning", {"uid": 1000, "n": number})
-    history.note(time.time(), "over-quota-frozen", "warning", {"tenant": KEY})
-    assert history.settle(30)
-    assert ("over-quota-frozen", KEY) in found(history)
-
-
 FIRST, SECOND, THIRD = "4f5e6d" + "0" * 58, "4f5e99" + "1" * 58, "c0ffee" + "2" * 58
 
 EVENT = "tenant-released"
@@ -389,12 +270,6 @@ def answer(daemon: FakeDaemon, name: str, after: int = 0) -> list[HistoryEvent]:
 
 def numbers(daemon: FakeDaemon, name: str) -> list[int]:
     return [row["number"] for row in answer(daemon, name)]
-
-
-def refusal(daemon: FakeDaemon, name: str) -> TenantNotFound:
-    with pytest.raises(TenantNotFound) as caught:
-        answer(daemon, name)
-    return caught.value
 
 
 def running(key: str, identity: str, name: str) -> TenantRecord:
@@ -457,54 +332,6 @@ def test_containers_that_had_a_name_one_after_the_other_are_told_apart(daemon: F
     assert numbers(daemon, "trai") == [1, 2, 3]
 
 
-def test_a_renamed_container_takes_no_others_events_along(daemon: FakeDaemon) -> None:
-    happened(daemon, tenant="k1", id=FIRST, name="train")
-    happened(daemon, tenant="k2", id=SECOND, name="train")
-    happened(daemon, tenant="k1", id=FIRST, name="old")
-    assert numbers(daemon, "old") == [1, 3]
-
-
-@pytest.mark.parametrize("name", ["tr", "4f5e", "4"])
-def test_a_start_of_several_containers_is_refused_with_them(daemon: FakeDaemon, name: str) -> None:
-    happened(daemon, tenant="k1", id=FIRST, name="train")
-    happened(daemon, tenant="k2", id=SECOND, name="try")
-    error = refusal(daemon, name)
-    for part in (f"train (ID {FIRST[:12]})", f"try (ID {SECOND[:12]})", "Use the whole name"):
-        assert part in str(error)
-    assert error.candidates == [FIRST[:12], SECOND[:12]]
-    assert [numbers(daemon, one) for one in error.candidates] == [[1], [2]]
-
-
-def test_a_name_that_begins_anothers_id_is_refused(daemon: FakeDaemon) -> None:
-    happened(daemon, tenant="k1", id=FIRST, name="train")
-    happened(daemon, tenant="k2", id=THIRD, name=FIRST[:12])
-    assert "is the name of one container and the start of the ID of another" in str(
-        refusal(daemon, FIRST[:12])
-    )
-
-
-def test_an_id_that_a_user_chose_is_not_shortened(daemon: FakeDaemon) -> None:
-    happened(daemon, tenant="k1", id="job-1", name="job-1")
-    happened(daemon, tenant="k2", id="job-10", name="job-10")
-    assert numbers(daemon, "job-1") == [1]
-
-
-@pytest.mark.parametrize("name", ["%", "nobody", "rain", "_rain", "main/train"])
-def test_a_name_that_never_was_is_refused(daemon: FakeDaemon, name: str) -> None:
-    happened(daemon, tenant="k1", id=FIRST, name="team/train/main")
-    daemon.ledger.add(running("b" * 16, SECOND, "serve"))
-    error = refusal(daemon, name)
-    assert "see gpushare ps -a" in str(error)
-    assert error.candidates == ["serve"]
-
-
-def test_a_container_without_events_is_no_error(daemon: FakeDaemon) -> None:
-    happened(daemon)  # of a node; the file exists
-    daemon.ledger.add(running("b" * 16, SECOND, "serve"))
-    assert answer(daemon, "serve") == []
-    assert answer(daemon, fakes.card(1).uuid) == []
-
-
 def test_refused_containers_are_found_by_pod_and_by_id(daemon: FakeDaemon) -> None:
     pod = {"namespace": "team", "name": "job", "uid": "0a", "container": "train"}
     more: dict[str, Any] = {"op": "create", "error": "no room", "pod": pod}
@@ -521,12 +348,6 @@ def test_refused_containers_are_found_by_pod_and_by_id(daemon: FakeDaemon) -> No
     ):
         assert numbers(daemon, name) == found
     assert answer(daemon, "job/eval")[0]["fields"]["pod"] == pod
-
-
-def test_a_container_that_was_refused_before_it_started_is_one(daemon: FakeDaemon) -> None:
-    happened(daemon, "request-refused", id=FIRST, op="create", error="no room")
-    happened(daemon, "tenant-reserved", tenant="k1", id=FIRST, name="train")
-    assert numbers(daemon, "train") == [1, 2]
 
 
 def test_all_pages_of_an_answer_are_of_the_same_containers(

@@ -11,14 +11,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import pytest
 
 from gpushare.daemon.core import loop as module
 from gpushare.daemon.core.loop import Backoff, Loop, Worker, WorkerPool, wait_readable
-from gpushare.daemon.service import systemd
 
 
 @pytest.fixture
@@ -99,47 +96,6 @@ def test_a_signal_wakes_it(loop: Loop) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_systemd_is_notified_on_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        systemd.notify("READY=1")
-        assert listener.recv(100) == b"READY=1"
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    systemd.notify("READY=1")
-
-
-@pytest.mark.parametrize(
-    ("period", "pid", "expected"),
-    [("60000000", None, 60.0), ("60000000", "1", None), ("", None, None), ("x", None, None)],
-)
-def test_the_watchdogs_time_is_systemds_for_this_process(
-    monkeypatch: pytest.MonkeyPatch, period: str, pid: str | None, expected: float | None
-) -> None:
-    monkeypatch.setenv("WATCHDOG_USEC", period)
-    monkeypatch.setenv("WATCHDOG_PID", pid or str(os.getpid()))
-    assert systemd.watchdog_seconds() == expected
-
-
-def test_the_socket_that_systemd_made_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "control.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
-        made.bind(str(path))
-        made.listen()
-        monkeypatch.setattr(systemd, "_FIRST_FD", made.fileno())
-        monkeypatch.setenv("LISTEN_FDS", "1")
-        monkeypatch.setenv("LISTEN_PID", "1")
-        assert systemd.inherited_listener(path) is None
-        monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
-        assert systemd.inherited_listener(tmp_path / "other.sock") is None
-        taken = systemd.inherited_listener(path)
-        assert taken is not None
-        assert taken.getsockname() == str(path)
-        taken.detach()
-
-
 def test_a_waiting_caller_continues_after_all_earlier_work_and_gets_its_error() -> None:
     worker = Worker("decide")
     done: list[str] = []
@@ -156,27 +112,6 @@ def test_a_waiting_caller_continues_after_all_earlier_work_and_gets_its_error() 
     worker.run(lambda: note("second"))
     assert done == ["first on decide", "second on decide"]
     worker.finish(5)
-
-
-def test_of_the_short_jobs_of_a_pool_few_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SHORT_SECONDS", 1000.0)
-    pool, lock = WorkerPool("create", 8, 2), threading.Lock()
-    running: list[int] = []
-    seen: list[int] = []
-
-    def work(number: int) -> None:
-        with lock:
-            running.append(number)
-            seen.append(len(running))
-        time.sleep(0.01)
-        with lock:
-            running.remove(number)
-
-    for number in range(30):
-        pool.submit(partial(work, number))
-    pool.finish(60)
-    assert len(seen) == 30
-    assert max(seen) == 2
 
 
 def test_jobs_of_a_pool_that_hang_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +31,6 @@ from gpushare.daemon.cards.driver_client import (
     ProcessUse,
 )
 from gpushare.daemon.cards.nvml_client import Nvml
-from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.simulator import Simulator, device_file
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import mps_daemon
@@ -133,31 +128,6 @@ def test_a_hung_worker_delays_nothing_and_is_killed(
     assert worker.driver.sample().generation.loads == 1
 
 
-def test_a_slow_worker_is_waited_for_and_stays(worker: Puppet) -> None:
-    worker.driver.open()
-    pid = worker.pid
-    worker.driver._deadline = 0.2
-    worker.obey(look="slow 0.4")
-    with pytest.raises(DriverTimeout):
-        worker.driver.sample()
-    worker.obey()
-    wait_until(lambda: answers(CALLS["look"], worker.driver))
-    assert worker.pid == pid
-    assert worker.driver.sample().generation.loads == 0
-
-
-def test_a_library_that_takes_long_to_load_is_waited_for_at_the_next_call(worker: Puppet) -> None:
-    worker.driver._deadline = 0.3
-    worker.obey(load="slow 0.6")
-    with pytest.raises(DriverTimeout):
-        worker.driver.open()
-    pid, loaded = worker.pid, threading.Event()
-    worker.driver.afterwards(loaded.set)
-    assert loaded.wait(20)
-    worker.driver.open()
-    assert worker.pid == pid
-
-
 def test_workers_that_cannot_be_killed_are_few(
     worker: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,15 +152,6 @@ def test_workers_that_cannot_be_killed_are_few(
     worker.driver._not_before = 0.0
     worker.driver.open()
     assert worker_process._abandoned == []
-
-
-def test_a_driver_that_refuses_limits_is_not_queried_again(worker: Puppet) -> None:
-    worker.driver.open()
-    refusal = {"error": "NVML: Not Supported", "code": 3, "no_limits": True}
-    worker.obey(answers={"set_limits": refusal})
-    with pytest.raises(DriverError, match="Not Supported"):
-        CALLS["set_limits"](worker.driver)
-    assert not worker.driver.has_limits
 
 
 @pytest.mark.parametrize(
@@ -222,27 +183,6 @@ def test_another_driver_or_card_has_the_library_loaded_anew(
     assert worker.pid == again
 
 
-def test_a_card_that_does_not_answer_is_looked_for_in_a_new_process(
-    worker: Puppet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker.driver.open()
-    pid = worker.pid
-    lost = {"index": 0, "uuid": "GPU-0", "code": 15, "error": "NVML: GPU is lost"}
-    worker.obey(answers={"look": {"driver": "615.10", "cards": [lost], "xids": []}})
-    assert worker.driver.sample().health == {"GPU-0": "NVML: GPU is lost"}
-    before = worker.driver.sample().generation
-    monkeypatch.setattr(worker.driver, "_again_seconds", 0.0)
-    worker.obey(load="die", answers={"look": {"driver": "615.10", "cards": [lost], "xids": []}})
-    assert worker.driver.sample().health
-    assert worker.pid == pid, "the one that works goes on where no other does"
-    assert worker.driver._again_seconds == 0.0
-    worker.obey()
-    assert worker.driver.sample().health == {}
-    assert worker.pid != pid
-    assert worker.driver._again_seconds == nvml_client._AGAIN_SECONDS
-    assert worker.driver.sample().generation.cards == before.cards
-
-
 def test_a_card_that_is_listed_no_more_stays_known(worker: Puppet) -> None:
     both = [CARD, {**CARD, "index": 1, "uuid": "GPU-1"}]
     load = {**scripted_worker.ANSWERS["load"], "cards": both}
@@ -271,42 +211,6 @@ def test_an_xid_is_reported_once_even_in_a_rejected_sample(worker: Puppet) -> No
     assert worker.driver.sample().xids == ()
 
 
-def test_the_worker_ends_with_the_daemon_and_has_few_privileges(tmp_path: Path) -> None:
-    """The real one, on simulated cards, started by a process that is killed."""
-    made = simulator.create(tmp_path / "cards", "t4")
-    program = (
-        "import sys, time; from pathlib import Path\n"
-        "from gpushare.daemon.cards.nvml_client import Nvml\n"
-        "driver = Nvml(Path(sys.argv[1]), {'GPUSHARE_SIM_DEVICE': sys.argv[2]}, 20)\n"
-        "driver.open(); print(driver._worker.pid, flush=True); time.sleep(1000)"
-    )
-    library = device_file.libraries() / "libnvidia-ml.so.1"
-    daemon = subprocess.Popen(
-        [sys.executable, "-c", program, str(library), str(made.device)], stdout=subprocess.PIPE
-    )
-    try:
-        assert daemon.stdout is not None
-        pid = int(daemon.stdout.readline())
-        status = Path(f"/proc/{pid}/status").read_text()
-        [capabilities] = [line for line in status.splitlines() if line.startswith("CapEff")]
-        assert int(capabilities.split()[1], 16) & ~(1 << 21 | 1 << 27) == 0
-        open_files = {Path(f"/proc/{pid}/fd/{fd}").readlink() for fd in (0, 1)}
-        assert open_files == {Path("/dev/null")}
-        # Stopped, as in a call that never returns: it does not read that the connection ended.
-        os.kill(pid, signal.SIGSTOP)
-    finally:
-        daemon.kill()
-        daemon.communicate()
-    wait_until(lambda: is_gone(pid) or "Z (zombie)" in _status(pid))
-
-
-def _status(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return "Z (zombie)"
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> SimulatorMachine:
     made = simulator.create(tmp_path / "cards", "h200", cards=2)
@@ -331,24 +235,6 @@ def looks(driver: Nvml) -> DriverSample | None:
         return driver.sample()
     except DriverError:
         return None
-
-
-def test_a_look_with_nothing_new_is_not_sent_again(
-    driver: Nvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = []
-
-    def ask(*arguments: Any) -> dict[str, Any]:
-        answers.append(original(*arguments))
-        return answers[-1]
-
-    original = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", ask)
-    first, second = driver.sample(), driver.sample()
-    assert set(answers[0]) == {"driver", "cards", "xids", "sensors"}
-    assert answers[1] == {"xids": []}
-    assert replace(second, taken_ns=first.taken_ns) == first
-    assert second.sensors == first.sensors != {}
 
 
 def test_a_brief_look_sees_whatever_takes_memory(machine: SimulatorMachine, driver: Nvml) -> None:
@@ -381,13 +267,6 @@ def test_the_clients_of_an_mps_server_are_known_by_the_drivers_list(
                 other.ask("pid"): False,
                 int(server): False,
             }
-
-
-def test_a_lost_card_has_no_sensors(cards: Simulator, driver: Nvml) -> None:
-    """Read anew by a worker that has just started."""
-    simulator.fail(cards.device, card=1, lost=1)
-    driver.renew(driver.library, cards.env)
-    assert set(driver.sample().sensors) == {cards.uuids[0]}
 
 
 def test_the_compute_mode_of_a_card_is_seen(cards: Simulator, driver: Nvml) -> None:
@@ -475,22 +354,6 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
     assert found == DriverFigures(500 * MIB, 0, 2 * MIB)
     assert len(set(excused)) == 1
     assert not Path(f"/proc/{excused[0]}").exists()
-
-
-def test_a_probe_that_ends_after_its_context_has_a_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An older one knows the context alone."""
-    driver, excused = FakeDriver(), list[int]()
-
-    def grow() -> None:
-        driver.uses = {card().uuid: (ProcessUse(excused[0], 500 * MIB),)}
-
-    driver.during = grow
-    monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
-    ends = SPEAKS.partition("for line in")[0] + "sys.stdin.readline()\n"
-    found = measure_context(card(), driver, probe(tmp_path, ends), excused.append)
-    assert found == DriverFigures(500 * MIB)
 
 
 @pytest.mark.parametrize(

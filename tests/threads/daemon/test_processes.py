@@ -102,24 +102,6 @@ def test_a_pidfd_is_of_the_process_that_started_then() -> None:
     os.close(fd)
 
 
-def test_a_process_knows_its_own_number_in_its_namespace() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("makes a pid namespace: needs root")
-    program = subprocess.Popen(["unshare", "--pid", "--fork", "sleep", "1000"])
-
-    def inner() -> list[processes.Process]:
-        found = [processes.find_process(pid) for pid in processes.descendants(program.pid)[1:]]
-        return [process for process in found if process is not None]
-
-    try:
-        wait_until(lambda: bool(inner()))
-        assert [process.namespaced_pid for process in inner()] == [1]
-    finally:
-        for process in inner():
-            os.kill(process.pid, 9)
-        program.wait()
-
-
 @pytest.mark.parametrize(
     ("paths", "others", "expected"),
     [
@@ -420,19 +402,6 @@ def test_a_process_that_became_a_program_without_cuda_holds_nothing(
 ) -> None:
     becomes_another(user)
     assert user.poll() is None
-    assert charged() == 0
-
-
-def test_a_life_sign_outweighs_the_process_maps(
-    node: FakeDaemon,
-    tenant: HostProcessGrant,
-    user: subprocess.Popen[str],
-    charged: Callable[[], int],
-) -> None:
-    """One sign alone is not enough."""
-    becomes_another(user)
-    with registered.life(node.tenants.pages[tenant["key"]].status.fd, 0):
-        assert charged() == GIB
     assert charged() == 0
 
 

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import array
-import ctypes
-import mmap
 import os
 import socket
 import threading
@@ -20,11 +18,8 @@ from gpushare import abi
 from gpushare.daemon.core.log import Allowance
 from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.pages import process_watch
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from tests.descriptors import open_count
-from tests.system.waiting import wait_until
-from tests.unit.daemon.fakes import GIB
 
 Logged = list[tuple[str, str, dict[str, Any]]]
 
@@ -148,26 +143,6 @@ def test_an_end_is_noticed(tenant: TenantSocket, caller: socket.socket) -> None:
     assert not hear(tenant)
 
 
-def lack(card: int, size: int) -> bytes:
-    return abi.SHORTFALL.pack(abi.MESSAGE_SHORTFALL, card, 7, 8, size)
-
-
-def test_shortfall_reports_are_limited_to_four_a_second(
-    tenant: TenantSocket, caller: socket.socket
-) -> None:
-    told: list[tuple[int, int]] = []
-    tenant.shortfall.listeners.append(lambda card, size: told.append((card, size)))
-    for _ in range(50):
-        caller.send(lack(3, 1 << 40))
-        assert hear(tenant)
-    assert told == [(3, 1 << 40)] * 8
-    for second in range(1, 11):
-        for _ in range(5):
-            caller.send(lack(0, 1))
-            assert hear(tenant, float(second))
-    assert len(told) == 8 + 40
-
-
 KEY = "0" * 16
 LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
 
@@ -274,42 +249,3 @@ def test_an_ended_tenants_messages_are_not_logged(
             other.connect(str(tmp_path / abi.SOCKET_NAME))
     loop._run_due()
     assert logged == []
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[int]:
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    yield fd
-    os.close(fd)
-
-
-def test_a_waiter_on_a_read_only_mapping_is_woken(directory: int, tmp_path: Path) -> None:
-    grant = GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", 4 * GIB, 0, 0)])
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.syscall.restype = ctypes.c_long
-    fd = os.open(tmp_path / "grant", os.O_RDONLY)
-    address = libc.mmap(None, ctypes.c_size_t(4096), mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    os.close(fd)
-    woken = []
-    waiting = []
-
-    def wait() -> None:
-        waiting.append(threading.get_native_id())
-        word = ctypes.c_void_p(address + abi.GRANT_HEADER_GENERATION)
-        futex = 202 if os.uname().machine == "x86_64" else 98
-        woken.append(libc.syscall(ctypes.c_long(futex), word, 0, 1, None, None, 0))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_until(lambda: bool(waiting) and _sleeps(waiting[0]))
-    grant.publish()
-    thread.join(20)
-    assert woken == [0]
-
-
-def _sleeps(thread: int) -> bool:
-    return (
-        "futex" in Path(f"/proc/self/task/{thread}/wchan").read_text()
-        or Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-    )
