@@ -98,51 +98,6 @@ static void serve_spec(char *bytes, size_t length)
 	puts("}");
 }
 
-static void echo_value(struct json *json)
-{
-	struct json_text text;
-	bool truth;
-	long long integer;
-	const char *comma = "";
-
-	if (json_enter_object(json)) {
-		putchar('{');
-		for (; json_next_key(json, &text); comma = ",") {
-			fputs(comma, stdout);
-			print_text(&text);
-			putchar(':');
-			echo_value(json);
-		}
-		putchar('}');
-	} else if (json_enter_array(json)) {
-		putchar('[');
-		for (; json_next_element(json); comma = ",") {
-			fputs(comma, stdout);
-			echo_value(json);
-		}
-		putchar(']');
-	} else if (json_string(json, &text)) {
-		print_text(&text);
-	} else if (json_boolean(json, &truth)) {
-		fputs(truth ? "true" : "false", stdout);
-	} else if (json_integer(json, &integer)) {
-		printf("%lld", integer);
-	} else {
-		json_skip(json);
-		fputs("null", stdout);
-	}
-}
-
-/* 'e': a document, read and written again, with null for a number that is not whole; "error" on the
- * line for none. */
-static void serve_echo(char *bytes, size_t length)
-{
-	struct json json;
-	json_begin(&json, bytes, length);
-	echo_value(&json);
-	puts(json_finish(&json) ? "" : " error");
-}
-
 int main(void)
 {
 	uint32_t length;
@@ -157,8 +112,6 @@ int main(void)
 			serve_args(bytes, length);
 		else if (letter == 's')
 			serve_spec(bytes, length);
-		else if (letter == 'e')
-			serve_echo(bytes, length);
 		else
 			abort();
 		fflush(stdout);

@@ -43,13 +43,6 @@ class Driver:
         answer: dict[str, Any] = json.loads(self._ask(b"s", text))
         return answer
 
-    def echo(self, text: bytes) -> Any:
-        """Return the document as json.c read it; ValueError where it found an error."""
-        line = self._ask(b"e", text)
-        if line.endswith(b" error"):
-            raise ValueError(line.decode(errors="replace"))
-        return json.loads(line)
-
     def _ask(self, letter: bytes, text: bytes) -> bytes:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from gpushare.oci import edits
 from gpushare.oci import spec as specs
 
-from .conftest import HOOKS
 from .fake_daemon import ACK, DONE, START, ScriptedDaemon, refusal
 from .spec import Spec, bundle, with_annotation, with_device
 
@@ -70,24 +68,6 @@ def test_no_daemon_fails_the_container_with_what_to_do(place: HookBundle) -> Non
     assert len(said.splitlines()) == 1
 
 
-def test_a_request_in_the_daemons_queue_is_waited_for(place: HookBundle) -> None:
-    """Each acknowledgement gives the answer its whole time: CLIENT_FINAL_MS."""
-
-    def wait() -> None:
-        time.sleep(5.5)
-
-    with ScriptedDaemon(place.socket, [ACK, wait, ACK, wait, ACK, DONE]) as daemon:
-        assert place.run("createRuntime", STATE) == (0, "")
-    assert len(daemon.asked) == 1
-
-
-def test_an_answer_that_does_not_come_fails_the_container(place: HookBundle) -> None:
-    with ScriptedDaemon(place.socket, [ACK], silent=True):
-        status, said = place.run("createRuntime", STATE)
-    assert status == 1
-    assert "accepted the request, then sent no response" in said
-
-
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -113,24 +93,6 @@ def test_a_state_that_is_none_fails_the_container(place: HookBundle, state: Any,
         status, stderr = place.run("createRuntime", state)
     assert (status, daemon.connections) == (1, 0)
     assert said in stderr
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["prestart"],
-        ["poststop", "--socket", "/s", "--key", "k"],
-        ["createRuntime", "--key"],
-        ["createRuntime", "--key", "k"],
-        ["createRuntime", "--socket", "/s"],
-        ["createRuntime", "--other", "x"],
-    ],
-)
-def test_other_arguments_print_the_usage(hook: Path, words: list[str]) -> None:
-    done = subprocess.run([hook, *words], capture_output=True, check=False, input=b"{}")
-    assert done.returncode == 2
-    assert done.stderr.startswith(b"gpushare: usage: gpushare-hook createRuntime [")
 
 
 # --- registered by hooks.d, where no key is given ---
@@ -199,13 +161,3 @@ def test_a_spec_that_cannot_be_read_is_no_proof(place: HookBundle, text: bytes |
     else:
         (place.bundle / "config.json").write_bytes(text)
     assert place.run("createRuntime", state, keyed=False)[0] == 1
-
-
-def test_the_registration_calls_the_hook_with_an_environment_of_its_own() -> None:
-    registration = json.loads((HOOKS / "hooks.d" / "gpushare.json").read_text())
-    hook = registration["hook"]
-    assert registration["version"] == "1.0.0"
-    assert hook["args"] == REGISTERED["args"]
-    assert hook["env"]
-    assert hook["timeout"] > 11  # seconds: the client's own limits end first
-    assert registration["stages"] == ["createRuntime"]

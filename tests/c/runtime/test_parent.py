@@ -16,7 +16,7 @@ import pytest
 
 from .fake_daemon import ACK, DONE, ScriptedDaemon, refusal
 from .spec import bundle
-from .test_launcher import EXECUTED, REFUSED, STRONG, LauncherBundle
+from .test_launcher import REFUSED, STRONG, LauncherBundle
 
 BINDS = b'{"ok": true, "mode": "shared", "key": "0011223344556677", "bind": "launcher"}'
 #: Leaves an init behind that waits at its pipe, as runc does, and then does what $END says.
@@ -148,31 +148,3 @@ def test_the_runtime_is_killed_with_the_launcher(place: LauncherBundle) -> None:
                 time.sleep(0.01)
             process.kill()
         wait_until_gone(number(place, "runtime"))
-
-
-def test_signals_reach_the_runtime_in_their_order(place: LauncherBundle) -> None:
-    heard = place.launcher.parent / "heard"
-    trap = "; ".join(f"trap 'echo {name} >>{heard}' {name}" for name in ("HUP", "USR1", "USR2"))
-    runtime(place, f"{trap}; trap 'exit 9' TERM; echo >{heard}; while :; do sleep 0.02; done")
-    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
-        words = [str(place.launcher), "create", "--bundle", str(place.bundle), "ID"]
-        # A shell cannot trap what was ignored when it started, as nohup has SIGHUP.
-        with ended(subprocess.Popen(["env", "--default-signal=HUP", *words])) as process:
-            for count, name in enumerate(("USR2", "HUP", "USR1"), start=1):
-                deadline = time.monotonic() + 20
-                while not heard.exists() or len(heard.read_text().splitlines()) < count:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
-                process.send_signal(signal.Signals[f"SIG{name}"])
-            while len(heard.read_text().splitlines()) < count + 1:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            process.terminate()
-            process.wait()
-        assert process.returncode == 9
-    assert heard.read_text().split() == ["USR2", "HUP", "USR1"]
-
-
-def test_a_run_is_never_a_child(place: LauncherBundle) -> None:
-    with ScriptedDaemon(place.socket, [ACK, BINDS]):
-        assert place.create(verb="run").status == EXECUTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 
 import pytest
 
@@ -11,6 +12,9 @@ from gpushare.oci import edits, injected_gpu
 from gpushare.oci import spec as specs
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, CLAIM_MOUNT
 from gpushare.quota import keys
+from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.dialects.vendor_key import VendorKey
+from tests.compiled import ROOT
 
 from .driver import Driver
 from .spec import (
@@ -27,6 +31,7 @@ from .spec import (
     with_rule,
 )
 
+ENVIRONMENT = ROOT / "docs/reference/environment.md"
 # What `ctr run --gpus 0` writes (containerd, contrib/nvidia).
 CONTAINERD_HOOK = with_hook(
     "/usr/bin/containerd",
@@ -46,6 +51,29 @@ CONTAINERD_HOOK = with_hook(
 def test_every_canonical_key_asks(driver: Driver, key: keys.Key) -> None:
     assert driver.spec(go(with_annotation(key.annotation)))["marker"] == "strong"
     assert driver.spec(go(with_env(f"{key.env}=1")))["marker"] == "strong"
+
+
+#: Keys of other systems that a runtime may see, and what docs/reference calls no request.
+ROWS = [row for dialect in DIALECTS.values() for row in dialect.rows if row.is_visible]
+NO_QUOTAS = re.findall(r"^\| `(GPUSHARE_\w+)`", ENVIRONMENT.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.where} {row.name}")
+def test_a_key_of_another_system_asks_if_its_table_says_so(driver: Driver, row: VendorKey) -> None:
+    name = row.name
+    for place, text in {"card": "1", "container": "main", "model": "a10", "any": "X"}.items():
+        name = name.replace(f"{{{place}}}", text)
+    spec = with_annotation(name) if row.where == "annotation" else with_env(f"{name}=1")
+    assert (driver.spec(go(spec))["marker"] == "strong") == (row.role == "request")
+
+
+@pytest.mark.parametrize("name", NO_QUOTAS)
+def test_a_variable_that_is_no_quota_asks_nothing_and_one_nearly_called_so_does(
+    driver: Driver, name: str
+) -> None:
+    for called, asks in ((name, False), (f"{name}S", True)):
+        assert (driver.spec(go(with_env(f"{called}=1")))["marker"] == "strong") == asks
+        assert keys.is_quota(called) == asks
 
 
 @pytest.mark.parametrize(
@@ -129,12 +157,6 @@ def test_the_sandbox_of_a_pod_asks_nothing(driver: Driver, key: str) -> None:
     ] == "strong"  # fmt: skip
     spec["annotations"][key] = "sandbox"
     assert driver.spec(go(spec))["marker"] == "none"
-
-
-def test_a_sandbox_with_a_gpu_in_it_is_none(driver: Driver) -> None:
-    spec = with_device("/dev/nvidia0")
-    spec["annotations"]["io.kubernetes.cri.container-type"] = "sandbox"
-    assert driver.spec(go(spec))["marker"] == "strong"
 
 
 PLACED = [
@@ -243,12 +265,6 @@ def test_a_duplicate_key_hides_no_marker(driver: Driver, text: bytes, name: str 
 )
 def test_values_of_other_kinds_are_skipped(driver: Driver, text: bytes) -> None:
     assert driver.spec(text)["marker"] == "none"
-
-
-def test_an_error_says_where_it_is(driver: Driver) -> None:
-    read = driver.spec(b'{"annotations":{"gpushare.io/memory":4GiB}}')
-    assert read["error"] == "a comma or a closing bracket is missing"
-    assert read["offset"] == 38
 
 
 def test_a_marker_after_the_error_is_mentioned(driver: Driver) -> None:
