@@ -5,7 +5,9 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpushare import protocol
+from gpushare import protocol, wait_policy
 
 from .fake_daemon import (
     ACK,
@@ -322,6 +324,26 @@ def test_a_daemon_that_serves_other_clients_is_waited_for(place: LauncherBundle)
     assert (ran.status, ran.said, len(daemon.asked)) == (EXECUTED, "", 1)
 
 
+def test_a_killed_daemon_is_waited_for(place: LauncherBundle) -> None:
+    """It leaves its socket and its lock's file; its service manager starts the next one."""
+    lock = place.socket.with_name(wait_policy.LOCK)
+    lock.touch()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
+        left_over.bind(str(place.socket))
+    started: list[ScriptedDaemon] = []
+
+    def start() -> None:
+        place.socket.unlink()
+        started.append(ScriptedDaemon(place.socket, [ACK, DONE]).__enter__())
+
+    timer = threading.Timer(1.2 * protocol.ACK_SECONDS, start)
+    timer.start()
+    ran = place.create(STRONG)
+    timer.join()
+    started[0].__exit__(None, None, None)
+    assert (ran.status, ran.said, len(started[0].asked)) == (EXECUTED, "", 1)
+
+
 @pytest.mark.parametrize(
     ("packets", "said"),
     [
@@ -349,6 +371,12 @@ def test_an_answer_that_is_none_is_no_consent(
 
 
 # --- a config.json that cannot be judged ---
+
+
+def test_a_config_over_four_mebibytes_is_refused(place: LauncherBundle) -> None:
+    ran = place.create(with_env("PADDING=" + "x" * (4 << 20)))
+    assert ran.status == REFUSED
+    assert "config.json is larger than 4 MiB" in ran.said
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,6 @@ def test_a_refusal_has_the_figures_and_what_to_do() -> None:
     assert found.numbers == {"runtime": "13.0", "cuda": "12.4", "driver": "550.54.15"}
 
 
-def test_without_a_driver_no_rule_applies() -> None:
-    assert evaluate_image(image((12, 4)), Machine(cards=(H200,))) == ()
-
-
 @pytest.mark.parametrize(
     ("card", "expected"),
     [(H200, []), (GEFORCE, [("refuse", "driver-too-old"), ("warn", "cuda-compat")])],
@@ -349,30 +345,3 @@ def test_a_malformed_requirement_decides_nothing(text: str, told: str) -> None:
 def test_an_unknown_requirement_is_left_open(text: str, expected: bool | None) -> None:
     assert holds(parse_expression(text), {**HERE, "brand": None}) is expected
     assert holds(parse_expression("cuda>=1"), NOWHERE) is None
-
-
-def test_of_requirements_without_end_no_more_is_kept_than_is_read() -> None:
-    env = {f"NVIDIA_REQUIRE_{number}": "x" * (1 << 20) for number in range(64)}
-    kept = compatibility.find_requirements(env)
-    assert len(kept) == 16
-    assert sum(len(text) for _, text in kept) < 1 << 18
-    assert parse_expression(kept[0][1])[0][0].problem == "is over 8192 characters"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1", True),
-        ("true", True),
-        ("True", True),
-        ("T", True),
-        ("0", False),
-        ("false", False),
-        ("yes", False),
-        ("tRue", False),
-        ("", False),
-    ],
-)
-def test_values_that_go_reads_as_true_switch_them_off(text: str, expected: bool) -> None:
-    assert compatibility.is_disabled({"NVIDIA_DISABLE_REQUIRE": text}) is expected
-    assert not compatibility.is_disabled({})

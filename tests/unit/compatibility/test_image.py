@@ -113,23 +113,6 @@ def test_links_lead_nowhere_but_into_the_image(root: Path, rootfs: Rootfs, tmp_p
     assert found(rootfs, LD_LIBRARY_PATH="/opt:/../../host:/usr/local/../../../host") == []
 
 
-def test_a_special_file_is_no_runtime_and_delays_nothing(root: Path, rootfs: Rootfs) -> None:
-    lib = root / "usr/lib64"
-    lib.mkdir(parents=True)
-    os.mkfifo(lib / "libcudart.so.12.4.127")
-    (lib / "libcudart.so.11.8.89").mkdir()
-    (lib / "libcudart.so.10.2.89").symlink_to("libcudart.so.10.2.89")
-    assert found(rootfs) == []
-
-
-def test_a_directory_without_end_is_passed_over(root: Path, rootfs: Rootfs) -> None:
-    lib = root / "usr/lib64"
-    lib.mkdir(parents=True)
-    for number in range(4097):
-        (lib / f"libcudart.so.12.4.{number}").touch()
-    assert found(rootfs, CUDA_VERSION="12.4.1") == [("12.4.1", "CUDA_VERSION")]
-
-
 def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs: Rootfs) -> None:
     for number in range(64):
         put(root, f"usr/local/cuda-12.{number}/lib64/libcudart.so.12.{number}.1")
@@ -137,24 +120,6 @@ def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs:
     many = ":".join(f"/p{number:02}" for number in range(64))
     assert len(found(rootfs, LD_LIBRARY_PATH=many)) <= 16
     assert len(found(rootfs)) <= 8
-
-
-def test_no_more_directories_are_read_than_a_start_may_wait_for(
-    root: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for prefix in ("usr/local", "usr", "opt/conda", "opt/venv"):
-        for number in range(64):
-            put(root, f"{prefix}/lib/python3.{number}/site-packages/nvidia/cu{number + 10}/lib/x")
-    read = []
-    names = Rootfs.names
-
-    def counted(self: Rootfs, directory: str) -> list[str]:
-        read.append(directory)
-        return names(self, directory)
-
-    monkeypatch.setattr(Rootfs, "names", counted)
-    image.find_runtimes(rootfs, {"PATH": ":".join(f"/{n}/bin" for n in range(999))}, PLATFORM)
-    assert 0 < len(read) <= 32
 
 
 def test_a_known_image_is_not_read_again_unless_it_changed(

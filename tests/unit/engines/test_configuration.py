@@ -4,33 +4,23 @@
 from __future__ import annotations
 
 import json
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomlkit
 
-from gpushare.engines import config_files, docker_config, find
+from gpushare.engines import config_files, find
 from gpushare.engines.config_files import BadConfiguration, EngineError
 from gpushare.engines.containerd import Configuration, cri_section
 from gpushare.engines.docker_config import DaemonJson
 from gpushare.engines.podman import HookFile
-from gpushare.quota.dialects import DIALECTS, TABLES
+from gpushare.quota.dialects import TABLES
 
 from . import machine
 
 LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
 
 DOCKER = DaemonJson()
-
-
-def test_an_upgrade_replaces_the_path_alone() -> None:
-    before = DOCKER.register('{"x-unknown": 1.50}', LAUNCHER, default=True)
-    other = Path("/opt/other/gpushare-runtime")
-    after = DOCKER.register(before, other, default=False)
-    assert after == before.replace(str(LAUNCHER), str(other))
-    assert DOCKER.registered(after) == other
 
 
 @pytest.mark.parametrize(
@@ -47,29 +37,6 @@ def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "forgotten"),
-    [
-        ({"runtimes": {"gpushare": {}}}, {}, False),
-        ({"runtimes": {"gpushare": {}, "x": {}}}, {"runtimes": {"x": {}}}, True),
-        (
-            {"runtimes": {"gpushare": {}, "x": {}}, "default-runtime": "gpushare"},
-            {"runtimes": {"x": {}}},
-            False,
-        ),
-        (
-            {"runtimes": {"gpushare": {}, "x": {}}, "default-runtime": "gpushare"},
-            {"runtimes": {"x": {}}, "default-runtime": "x"},
-            True,
-        ),
-    ],
-)
-def test_a_reload_discards_only_warnings_that_come_again(
-    before: dict[str, Any], after: dict[str, Any], forgotten: bool
-) -> None:
-    assert docker_config.is_removed_by_reload(json.dumps(before), json.dumps(after)) is forgotten
 
 
 CONTAINERD = Configuration()
@@ -119,18 +86,6 @@ def test_an_upgrade_moves_the_handler_keeps_its_options_and_completes_it() -> No
     assert after.count(MARK) == 1
 
 
-def test_a_default_of_another_kind_is_not_copied() -> None:
-    kata = V2.replace("'runc' # for now", "'kata'").replace(
-        "\n# the end",
-        '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\n'
-        '  runtime_type = "io.containerd.kata.v2"\n# the end',
-    )
-    after = tomlkit.parse(CONTAINERD.register(kata, LAUNCHER, default=False)).unwrap()
-    handler = after["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["gpushare"]
-    assert handler["runtime_type"] == "io.containerd.runc.v2"
-    assert handler["options"]["SystemdCgroup"] is True
-
-
 def test_a_shape_that_text_cannot_be_added_to_is_refused() -> None:
     inline = 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}\n'
     with pytest.raises(BadConfiguration, match="cannot be edited safely"):
@@ -149,24 +104,6 @@ def test_a_broken_file_is_refused_with_its_line(text: str, line: int, what: str)
     with pytest.raises(BadConfiguration, match=what) as caught:
         CONTAINERD.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
-
-
-def test_annotations_of_other_systems_are_passed_on() -> None:
-    after = tomlkit.parse(CONTAINERD.register("", LAUNCHER, default=False)).unwrap()
-    handler = cri_section(after)["runtimes"]["gpushare"]
-    asking = [
-        row.name.replace("{container}", "train")
-        for dialect in DIALECTS.values()
-        for row in dialect.rows
-        if row.where == "annotation" and row.role == "request"
-    ]
-    assert "gpu-fraction" in asking
-    # As path.Match of Go: a star is no slash.
-    for name in asking:
-        assert any(
-            fnmatchcase(name, glob) and name.count("/") == glob.count("/")
-            for glob in handler["pod_annotations"]
-        )
 
 
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"
@@ -199,21 +136,6 @@ def test_a_sealed_docker_is_refused_unless_another_is_there(
         find("docker").locate(tmp_path, None)
     write(tmp_path / "usr/bin/dockerd")
     assert path_of("docker", tmp_path) == "etc/docker/daemon.json"
-
-
-@pytest.mark.parametrize(
-    ("engine", "path", "reason"),
-    [
-        ("docker", "var/snap/docker/current/config/daemon.json", "is confined to its own files"),
-        ("containerd", f"{K3S}/config.toml", r"k3s-agent regenerates .* at each start\. Use --con"),
-    ],
-)
-def test_a_file_that_is_named_and_not_the_user_s_is_refused(
-    tmp_path: Path, engine: str, path: str, reason: str
-) -> None:
-    file = write(tmp_path / path, "version = 2\n")
-    with pytest.raises(EngineError, match=reason):
-        find(engine).locate(tmp_path, file)
 
 
 @pytest.mark.parametrize(
@@ -279,22 +201,6 @@ def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path
     assert "gpushare" not in main.read_text() + later.read_text()
 
 
-def test_a_default_that_is_read_later_is_reported(tmp_path: Path) -> None:
-    write(tmp_path / "etc/containerd/config.toml", 'version = 3\nimports = ["conf.d/*.toml"]\n')
-    nvidia = tmp_path / "etc/containerd/conf.d/99-nvidia.toml"
-    section = "plugins.'io.containerd.cri.v1.runtime'.containerd"
-    write(nvidia, f'version = 3\n[{section}]\ndefault_runtime_name = "nvidia"\n')
-    place = find("containerd").locate(tmp_path, None)
-    assert place.remarks == (f"{nvidia} is read later and sets default_runtime_name = nvidia",)
-
-
-def test_a_broken_import_is_named_with_its_line(tmp_path: Path) -> None:
-    write(tmp_path / "etc/containerd/config.toml", 'version = 3\nimports = ["x.toml"]\n')
-    write(tmp_path / "etc/containerd/x.toml", "version = 3\n[plugins\n")
-    with pytest.raises(EngineError, match=r"/etc/containerd/x\.toml:2: "):
-        find("containerd").locate(tmp_path, None)
-
-
 def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None:
     folder = tmp_path / K3S
     folder.mkdir(parents=True)
@@ -314,34 +220,6 @@ def test_a_default_of_k3s_is_refused_with_the_way_to_go(tmp_path: Path) -> None:
     place = find("containerd").locate(tmp_path, None)
     with pytest.raises(EngineError, match="name the handler in a RuntimeClass"):
         config_files.configure(place, machine.LAUNCHER, default=True)
-
-
-def test_a_template_without_the_base_is_reported(tmp_path: Path) -> None:
-    write(tmp_path / K3S / "config.toml", "version = 2\n")
-    template = write(tmp_path / K3S / "config.toml.tmpl", "version = 2\n{{ if .X }}\n{{ end }}\n")
-    place = find("containerd").locate(tmp_path, None)
-    (change,) = config_files.configure(place, machine.LAUNCHER, default=False)
-    assert "does not include the base" in change.remarks[0]
-    change.apply()
-    machine.unconfigure("containerd", tmp_path)
-    assert template.read_text() == "version = 2\n{{ if .X }}\n{{ end }}\n"
-
-
-def test_of_two_distributions_the_user_chooses(tmp_path: Path) -> None:
-    write(tmp_path / K3S / "config.toml", "version = 2\n")
-    write(tmp_path / "etc/k0s/containerd.toml", "# k0s_managed=true\nversion = 2\n")
-    with pytest.raises(
-        EngineError, match=r"k3s and k0s are both installed\. Select one with --config FILE"
-    ):
-        find("containerd").locate(tmp_path, None)
-    template = tmp_path / K3S / "config.toml.tmpl"
-    assert find("containerd").locate(tmp_path, template).owner == "k3s-agent"
-
-
-def test_a_user_managed_k0s_file_is_reported(tmp_path: Path) -> None:
-    main = write(tmp_path / "etc/k0s/containerd.toml", "version = 2\n")
-    place = find("containerd").locate(tmp_path, None)
-    assert (place.path, place.owner, place.apply) == (main, "k0s", "systemctl restart k0sworker")
 
 
 @pytest.mark.parametrize(
@@ -374,14 +252,6 @@ def test_a_podman_file_with_a_table_of_its_own_is_left(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="has its own table \\[engine\\]"):
         config_files.configure(place, machine.LAUNCHER, default=False)
     assert file.read_text() == '[engine]\n# mine\nruntime = "crun"\n'
-
-
-def test_a_later_default_of_crio_is_reported(tmp_path: Path) -> None:
-    folder = tmp_path / "etc/crio/crio.conf.d"
-    write(folder / "99-nvidia.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
-    place = find("crio").locate(tmp_path, None)
-    (change,) = config_files.configure(place, machine.LAUNCHER, default=True)
-    assert change.remarks == ("a drop-in that is read later sets default_runtime = nvidia",)
 
 
 def test_the_packages_hook_is_the_one_that_is_registered() -> None:

@@ -7,19 +7,17 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from gpushare.host import cgroups, driver
-from gpushare.host.driver import DriverMissing, files
+from gpushare.host.driver import DriverMissing
 from gpushare.host.driver.device_nodes import prepare_driver
 from gpushare.host.numa import NO_NODE, Cpuset, Numa
 from gpushare.host.rooted_tree import RootedTree
-from gpushare.oci import ldcache
-from gpushare.oci.elf import this_platform
 from tests.unit.host import elf
 from tests.unit.host.layouts import (
     DEBIAN,
@@ -29,7 +27,6 @@ from tests.unit.host.layouts import (
     container_optimized,
     debian,
     run_installer,
-    wsl2,
 )
 
 HERE = Path(__file__).parent
@@ -52,13 +49,6 @@ def test_engines_may_read_the_spec(layout: str, tmp_path: Path) -> None:
 def test_a_32_bit_library_is_not_the_drivers(tmp_path: Path) -> None:
     found = driver.find(run_installer(tmp_path).root)
     assert not [path for path in found.libraries if "lib32" in str(path)]
-
-
-def test_a_host_with_32_bit_libraries_alone_has_no_driver(tmp_path: Path) -> None:
-    host = Host(tmp_path, "580.95.05")
-    host.write(f"{DEBIAN}/libcuda.so.580.95.05", elf.library_of_32_bit())
-    with pytest.raises(DriverMissing):
-        driver.find(tmp_path)
 
 
 def test_of_several_drivers_it_is_the_one_that_the_kernel_runs(tmp_path: Path) -> None:
@@ -91,14 +81,6 @@ def test_imex_channels_are_a_kind_of_their_own(tmp_path: Path) -> None:
     jsonschema.validate(spec, json.loads((HERE / "cdi.schema.json").read_text()))
     [device] = spec["devices"]
     assert (spec["kind"], device["name"]) == ("nvidia.com/imex-channel", "0")
-
-
-def test_wsl_without_a_driver_of_windows_says_so(tmp_path: Path) -> None:
-    host = wsl2(tmp_path)
-    for name in ("libcuda.so", "libcuda.so.1", "libcuda.so.1.1"):
-        (host.root / f"usr/lib/wsl/lib/{name}").unlink()
-    with pytest.raises(DriverMissing, match="for Windows"):
-        driver.find(tmp_path)
 
 
 def test_a_jetson_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -141,39 +123,6 @@ def library(root: Path, path: str) -> Path:
     return place.resolve()
 
 
-def write_cache(root: Path, *paths: str) -> None:
-    flags = this_platform().cache_flags
-    entries = tuple(
-        ldcache.LdCacheEntry(driver.CUDA.encode(), path.encode(), flags) for path in paths
-    )
-    other = ldcache.LdCacheEntry(driver.CUDA.encode(), b"/lib32/libcuda.so.1", 3)
-    (root / "etc").mkdir()
-    (root / "etc/ld.so.cache").write_bytes(ldcache.dump(ldcache.LoaderCache((*entries, other))))
-
-
-def test_the_order_is_the_loader_s(tmp_path: Path) -> None:
-    mine = library(tmp_path, "mine/libcuda.so.1")
-    compat = library(tmp_path, "usr/local/cuda/compat/libcuda.so.1")
-    default = library(tmp_path, "usr/lib64/libcuda.so.1")
-    library(tmp_path, "lib32/libcuda.so.1")
-    write_cache(tmp_path, "/usr/local/cuda/compat/libcuda.so.1", "/gone/libcuda.so.1")
-    search = f"{tmp_path}/mine:"
-    assert files.library_paths(driver.CUDA, root=tmp_path, search=search) == [mine, compat, default]
-
-
-def test_two_names_of_one_file_are_one(tmp_path: Path) -> None:
-    real = library(tmp_path, "usr/lib64/libcuda.so.580.1")
-    (tmp_path / "usr/lib64/libcuda.so.1").symlink_to("libcuda.so.580.1")
-    (tmp_path / "lib64").symlink_to("usr/lib64")
-    assert files.library_paths(driver.CUDA, root=tmp_path) == [real]
-
-
-def test_a_cache_that_is_none_counts_as_empty(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/ld.so.cache").write_bytes(b"no cache")
-    assert files.library_paths(driver.CUDA, root=tmp_path) == []
-
-
 V1 = "32 31 0:29 / {root}/cpuset rw,relatime - cgroup cgroup rw,cpuset\n"
 
 
@@ -211,13 +160,6 @@ def test_a_card_s_numa_node_is_the_kernels(machine: Numa) -> None:
     assert machine.node_of("0000:1a:00.0") == NO_NODE
 
 
-def test_several_nodes_are_all_their_cpus(machine: Numa) -> None:
-    assert machine.of([0, 1]) == Cpuset(frozenset(range(16)), frozenset({0, 1}))
-    # A node of CPUs alone has no memory to be kept to.
-    assert machine.of([2]) == Cpuset(frozenset({16, 17}), frozenset())
-    assert machine.of([7]) == Cpuset()
-
-
 def test_without_cpusets_the_process_affinity_counts(machine: Numa) -> None:
     assert machine.allowed("/docker/4f1c") == Cpuset(frozenset(range(10)), frozenset({0, 1}))
 
@@ -247,13 +189,6 @@ def test_a_slice_of_systemd_is_below_those_of_its_name(machine: Numa) -> None:
         found = machine.allowed(f"{name}:cri-containerd:4f1c")
         assert found == Cpuset(frozenset({2, 3}), frozenset({0})), name
     assert machine.allowed("system.slice:docker:4f1c").cpus == frozenset(range(16))
-
-
-def test_a_hierarchy_of_which_a_part_is_mounted_says_nothing(machine: Numa) -> None:
-    part = V1.replace("0:29 / ", "0:29 /docker/77 ")
-    root = mounted(machine, part) / "cpuset"
-    put(root / "cpuset.effective_cpus", "0")
-    assert machine.allowed("/x").cpus == frozenset(range(10))
 
 
 UUID = "GPU-11111111-0000-4000-8000-000000000000"
@@ -338,15 +273,6 @@ def test_done_again_it_does_nothing(tmp_path: Path) -> None:
     assert machine.ran == []
 
 
-def test_nvidias_own_program_loads_where_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    machine = MachineWithModprobe(tmp_path, loaded=False)
-    assert "/dev/nvidia1" in made(machine)
-    assert machine.ran == [["/usr/bin/nvidia-modprobe", "-u", "-c", "0"]]
-
-
 @pytest.mark.usefixtures("plain")
 def test_nodes_follow_the_drivers_parameters(tmp_path: Path) -> None:
     machine = MachineWithModprobe(tmp_path, loaded=True)
@@ -357,13 +283,6 @@ def test_nodes_follow_the_drivers_parameters(tmp_path: Path) -> None:
     made(machine)
     assert machine.node("nvidiactl") == (195, 255, 0o660)
     assert (tmp_path / "dev/nvidiactl").stat().st_gid == 44
-
-
-@pytest.mark.usefixtures("plain")
-def test_a_driver_configured_without_nodes_gets_none(tmp_path: Path) -> None:
-    machine = MachineWithModprobe(tmp_path, loaded=True)
-    machine.write("proc/driver/nvidia/params", "ModifyDeviceFiles: 0\n")
-    assert made(machine) == []
 
 
 @pytest.mark.usefixtures("plain")
@@ -391,24 +310,6 @@ def test_the_nodes_of_mig_instances_are_made(tmp_path: Path) -> None:
     ]
     assert machine.node("nvidia-caps/nvidia-cap1") == (236, 1, 0o400)
     assert machine.node("nvidia-caps/nvidia-cap12") == (236, 12, 0o444)
-
-
-def _other_vendor(machine: MachineWithModprobe) -> None:
-    machine.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x1002\n")
-
-
-def _audio(machine: MachineWithModprobe) -> None:
-    machine.write("sys/bus/pci/devices/0000:01:00.0/class", "0x040300\n")
-
-
-@pytest.mark.parametrize("change", [_other_vendor, _audio])
-def test_a_machine_without_a_card_is_left_alone(
-    tmp_path: Path, change: Callable[[MachineWithModprobe], None]
-) -> None:
-    machine = MachineWithModprobe(tmp_path, loaded=False)
-    change(machine)
-    assert made(machine) == []
-    assert machine.ran == []
 
 
 @pytest.mark.usefixtures("plain")
@@ -439,38 +340,3 @@ def test_cpuset_and_a_container_s_own_part_are_left_out() -> None:
         Path("/sys/fs/cgroup/memory"),
         Path("/sys/fs/cgroup/systemd"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("mountinfo", "layout"),
-    [(MOUNT_V2, "v2"), (MOUNT_V1, "v1"), (MOUNT_V1 + MOUNT_V2, "hybrid"), ("", "none")],
-)
-def test_the_layout_has_a_name(mountinfo: str, layout: str) -> None:
-    assert cgroups.layout(mountinfo) == layout
-
-
-def test_joined_in_every_hierarchy_that_lets_it_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "two/gpushare").write_text("not a folder")
-    monkeypatch.setattr(
-        cgroups,
-        "mountinfo",
-        lambda: "".join(f"1 1 0:1 / {tmp_path}/{n} rw - cgroup2 c rw\n" for n in ("one", "two")),
-    )
-    (group,) = cgroups.join("host-1", 42)
-    assert (group / "cgroup.procs").read_text() == "42\n"
-    # The kernel's files are no obstacle to rmdir(2); these are.
-    assert not cgroups._remove(group)
-    (group / "cgroup.procs").unlink()
-    (tmp_path / "two/gpushare").unlink()
-    assert cgroups.remove("host-1")
-    assert list((tmp_path / "one").iterdir()) == []
-
-
-def test_no_hierarchy_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "mountinfo", lambda: "")
-    with pytest.raises(OSError, match="no cgroup hierarchy"):
-        cgroups.join("host-1")

@@ -12,13 +12,10 @@ import yaml
 from gpushare.manifest import read
 from gpushare.manifest.alauda import GROUPS, check_resources, config_maps
 from gpushare.manifest.check import check
-from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
 from gpushare.quota.dialects import DIALECTS
-from tools.check.command import ROOT
 
 from . import test_check as checking
 
-OTHERS = [name for name in GROUPS if name != "gpu-manager"]
 EVERY = [resource for group in GROUPS.values() for resource in group.resources]
 HAN = re.compile("[\u4e00-\u9fff]")
 
@@ -68,15 +65,6 @@ def test_a_vendors_resource_is_one_that_gpushare_translates(resource: Any) -> No
         row.unit.read(resource.default)  # raises BadValue
 
 
-def test_every_resource_that_gpushare_reports_itself_is_offered() -> None:
-    own = {one.key for one in EVERY if one.key.startswith("gpushare.io/")}
-    assert own == {RESOURCE, CARD_RESOURCE}
-    chart = ROOT / "packaging/helm/gpushare/templates"
-    assert f"extendedResourceName: {CARD_RESOURCE}" in (chart / "deviceclass.yaml").read_text()
-    classes = re.findall(r"name: (\S+)\nhandler", (chart / "runtimeclasses.yaml").read_text())
-    assert {one.runtime_class for one in EVERY if one.runtime_class} <= set(classes)
-
-
 def test_a_missing_config_map_is_found_if_its_group_is_there_or_is_named() -> None:
     without = [one for one in config_maps(GROUPS) if one["data"]["key"] != "nvidia.com/gpumem"]
     missing = (
@@ -87,22 +75,6 @@ def test_a_missing_config_map_is_found_if_its_group_is_there_or_is_named() -> No
     only = list(config_maps(["gpushare", "gpushare-dra", "gpu-manager", "mps"]))
     assert [one for one in findings(listed(only)) if not one.startswith("info: ")] == []
     assert missing in findings(listed(only), "hami-nvidia")
-
-
-def test_a_key_of_two_config_maps_and_a_group_that_is_torn_are_found() -> None:
-    maps = list(config_maps(["gpu-manager"]))
-    again = next(iter(config_maps(["gpu-manager"])))
-    again["metadata"]["name"] = "cf-crl-other-vcuda-core"
-    (found,) = check_resources(read("f", listed([*config_maps(OTHERS), *maps, again])))
-    assert (found.key, found.fix) == ("data.key", "delete one of the two")
-    torn = list(config_maps(["gpu-manager"]))
-    torn[1]["data"]["group"] = "other"
-    for domain in ("alauda", "cpaas"):
-        torn[1]["metadata"]["labels"][f"features.{domain}.io/group"] = "other"
-    assert (
-        "warning: data.group=other: differs from that of tencent.com/vcuda-core, gpu-manager. "
-        "Write gpu-manager." in findings(listed(torn))
-    )
 
 
 ALAUDA = """\

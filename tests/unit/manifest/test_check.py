@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from gpushare.manifest import read
 from gpushare.manifest.check import check
 from gpushare.manifest.model import ERROR, INFO, ManifestFinding
 
-from .test_formats import TASK, pod
+from .test_formats import pod
 
 
 def findings(text: str, *, strict: bool = True) -> list[ManifestFinding]:
@@ -78,14 +77,6 @@ def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> 
     assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
 
 
-def test_compute_for_no_container_is_for_each_to_which_the_scheduler_allocates() -> None:
-    limits = "{limits: {gpushare.io/memory-gib: 4}}"
-    containers = TWO.replace("train, image: i", f"train, image: i, resources: {limits}")
-    assert told(annotated("gpushare.io/cores: '30'", containers)) == []
-    (line,) = told(annotated("gpushare.io/memory: 4GiB", containers))
-    assert "names no container" in line
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -103,16 +94,6 @@ def test_resources_outside_those_of_a_container_are_found(text: str, where: str)
         "nothing. Move it to resources.limits of the container."
     )
     assert told(text) == [expected]
-
-
-@pytest.mark.parametrize(("version", "is_right"), [("v1", True), ("v1beta2", False)])
-def test_a_beta_version_of_the_scheduler_s_configuration_is_found(
-    version: str, is_right: bool
-) -> None:
-    api = "kubescheduler.config.k8s.io"
-    found = told(f"apiVersion: {api}/{version}\nkind: KubeSchedulerConfiguration\n")
-    expected = f"1:13: apiVersion={api}/{version}: not a valid value. Write {api}/v1."
-    assert found == ([] if is_right else [expected])
 
 
 def test_a_vendors_annotation_for_the_first_container_is_a_warning_where_there_are_two() -> None:
@@ -198,12 +179,6 @@ def test_a_key_that_reaches_no_runtime_is_reported_with_meaning_and_translator()
     assert line.endswith("or `gpushare convert`, to keys of gpushare.")
 
 
-def test_unsupported_features_of_another_system_are_notes() -> None:
-    text = pod("limits: {nvidia.com/gpu.shared: 1}")
-    assert told(text) == told(text, "warning") == []
-    assert any("=1: requires a memory or card request" in line for line in told(text, INFO))
-
-
 def test_a_variable_of_ours_alone_in_a_pod_is_a_warning() -> None:
     env = "{name: GPUSHARE_MEMORY, value: 4GiB}"
     (line,) = told(pod(env=env), "warning")
@@ -213,20 +188,6 @@ def test_a_variable_of_ours_alone_in_a_pod_is_a_warning() -> None:
     )
     annotated_too = pod(annotations="gpushare.io/container.c.memory: 8GiB", env=env)
     assert told(annotated_too, "warning") == []
-
-
-def test_a_valid_request_is_valid_in_every_format() -> None:
-    right = (
-        annotated("gpushare.io/memory: 4GiB, gpushare.io/cores: '30'"),
-        "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_MEMORY: 4GiB}}}",
-        json.dumps(TASK),
-        '{"ociVersion": "1.0", "process": {"env": ["GPUSHARE_MEMORY=4GiB"]}}',
-        "kind: Service\nspec: {ports: [{port: 80}]}\n",
-        "",
-        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",
-    )
-    for text in right:
-        assert [one for one in findings(text) if one.level != INFO] == []
 
 
 IN_COMPOSE = """
@@ -245,19 +206,6 @@ services: {a: {image: i, annotations: [gpushare.io/memory=x]}} => 1:40: annotati
 def test_errors_in_a_compose_file_are_found(row: str) -> None:
     text, expected = row.split(" => ")
     assert expected in told(text)
-
-
-@pytest.mark.parametrize(
-    ("label", "said"),
-    [
-        ("wanted-policy: bs", "wanted-policy=bs: not a valid value. Write fixed-share, "),
-        ("wanted-polcy: burst-share", "wanted-polcy=burst-share: unknown label. The labels are "),
-    ],
-)
-def test_a_label_of_gpushares_own_that_sets_nothing(label: str, said: str) -> None:
-    labels = f"{{gpushare.io/{label}, gpushare.io/mode: x}}"
-    (line,) = told(f"kind: Node\nmetadata: {{labels: {labels}}}\n")
-    assert f": node label gpushare.io/{said}" in line
 
 
 DOCS = Path(__file__).parents[3] / "docs/how-to"

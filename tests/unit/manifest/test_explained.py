@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from gpushare import client
-from gpushare.cli import gpushare as command_line
 from gpushare.config import Config
 from gpushare.manifest import read
 from gpushare.manifest.request import SANDBOX, NodeRequest, request_on_node
@@ -19,7 +16,6 @@ from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.request import to_record
 from gpushare.quota.request_policy import Dialects, MaxPerRequest, RequestPolicy
-from tests.unit.cli.fake_daemon import Sockets
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import BundleToCreate, ContainerdBundles
 from tests.unit.daemon.fakes import FakeDaemon
@@ -137,17 +133,3 @@ def test_edits_of_the_daemon_are_removed_first(node: FakeDaemon, tmp_path: Path)
     container.create(node)
     assert "gpushare-hook" in container.text().decode()
     assert explained(container) == before
-
-
-def test_explain_says_what_the_scheduler_allocates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = Path(__file__).parents[3] / "docs/how-to/kubernetes-plugin.md"
-    blocks = [part.partition("```")[0] for part in page.read_text().split("```yaml\n")[1:]]
-    file = tmp_path / "job.yaml"
-    file.write_text(next(text for text in blocks if "containers:" in text))
-    monkeypatch.setattr(client, "socket", Sockets())  # no gpushared runs
-    said = " ".join(CliRunner().invoke(command_line, ["explain", str(file)]).output.split())
-    assert "cores=30 from annotation gpushare.io/container.train.cores" in said
-    assert "The Kubernetes scheduler allocates limit gpushare.io/memory-gib=20." in said
-    assert "Refused" not in said

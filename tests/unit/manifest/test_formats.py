@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 import pytest
 
-from gpushare import yaml_nodes
 from gpushare.manifest import read
-from gpushare.manifest.compose_file import written_out
 from gpushare.manifest.model import Container, ManifestError, ManifestFile, ManifestValues
-from gpushare.manifest.request import ManifestRequest, request_of, settings_of
+from gpushare.manifest.request import ManifestRequest, request_of
 from gpushare.quota.request import EngineCards
 from gpushare.yaml_nodes import (
     MANIFEST_RULES,
     MAX_VALUES,
-    fields,
     kind_name,
     parse,
-    scalar_text,
     value_at,
 )
 
@@ -164,43 +159,6 @@ def test_a_service_of_compose_has_its_environment_from_a_mapping_or_a_list() -> 
     assert serve.unknown == ("HOME",)
 
 
-def test_a_service_overrides_the_service_that_it_extends() -> None:
-    file = manifest(
-        """\
-        services:
-          base: {image: i, runtime: gpushare, environment: {A: "1", B: "1"}}
-          mid: {extends: {service: base}, environment: [B=2]}
-          top: {extends: mid, image: i, environment: {C: "3"}}
-          loop: {extends: loop, environment: {A: "1"}}
-          other: {extends: {file: x.yaml, service: base}, environment: {A: "1"}}
-        """
-    )
-    _, mid, top, loop, other = file.containers
-    assert (texts(mid.env), mid.runtime) == ({"A": "1", "B": "2"}, "gpushare")
-    assert texts(top.env) == {"A": "1", "B": "2", "C": "3"}
-    assert texts(loop.env) == texts(other.env) == {"A": "1"}
-    assert other.runtime == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("4GiB", "4GiB"),
-        ("${A:-4}GiB", "4GiB"),
-        ("${A-4}${B:-}", "4"),
-        ("$$A", "$A"),
-        ("$A", None),
-        ("${A}", None),
-        ("${A:?say it}", None),
-        ("${A:-${B}}", None),
-    ],
-)
-def test_variables_of_compose_are_written_out_where_they_have_a_default(
-    text: str, expected: str | None
-) -> None:
-    assert written_out(text) == expected
-
-
 DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
 
 
@@ -251,14 +209,6 @@ TASK = {
 }
 
 
-def test_a_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="none: No such file or directory; name another file"):
-        read(tmp_path / "none")
-    (tmp_path / "bytes").write_bytes(b"a: b\n\xff\n")
-    with pytest.raises(ManifestError, match=r"bytes:2: not UTF-8 text; save it as UTF-8"):
-        read(tmp_path / "bytes")
-
-
 MAX_DEPTH = MANIFEST_RULES.max_depth
 
 
@@ -266,21 +216,6 @@ def refusal(text: str) -> str:
     with pytest.raises(ManifestError) as raised:
         read("pod.yaml", text)
     return str(raised.value)
-
-
-def test_columns_count_characters_of_the_text() -> None:
-    text = "é: ü\nlimits:\n  nvidia.com/gpu: '1'\n"
-    value = value_at(parse(text).roots[0], "limits", "nvidia.com/gpu")
-    assert value is not None
-    assert (value.line, value.column) == (3, 19)
-    assert text[value.start : value.end] == "'1'"
-
-
-def test_merged_keys_are_below_written_ones_and_keep_their_position() -> None:
-    text = "a: &a {K: '1', L: '2'}\nb: &b {K: '3'}\nenv:\n  <<: [*b, *a]\n  L: '4'\n"
-    env = fields(value_at(parse(text).roots[0], "env"))
-    assert {name: scalar_text(entry.value) for name, entry in env.items()} == {"K": "3", "L": "4"}
-    assert env["K"].value.line == 2
 
 
 @pytest.mark.parametrize(
@@ -302,13 +237,6 @@ def test_a_scalar_has_the_type_that_kubernetes_reads(text: str, expected: str) -
     value = value_at(parse(f"a: {text}\n").roots[0], "a")
     assert value is not None
     assert kind_name(value) == expected
-
-
-def test_a_key_that_is_there_twice_is_kept_and_the_first_holds() -> None:
-    composed = parse("a:\n  K: '1'\n  K: '2'\n")
-    assert scalar_text(value_at(composed.roots[0], "a", "K")) == "1"
-    (twice,) = composed.duplicates
-    assert (twice.key.line, twice.first.line) == (3, 2)
 
 
 def bomb() -> str:
@@ -346,16 +274,6 @@ def test_depth_counts_the_values_of_aliases() -> None:
     assert f"nested more than {MAX_DEPTH} deep" in refusal(f"a0: &a0 [x]\n{deep}")
 
 
-def test_values_are_counted_over_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yaml_nodes, "MAX_VALUES", 100)
-    with pytest.raises(ManifestError, match="comes to over 100 values; split the file"):
-        read("pod.yaml", "---\na: [1, 2]\n" * 30)
-
-
-def test_anchors_do_not_reach_the_next_document() -> None:
-    assert "*a has no &a before it" in refusal("a: &a 1\n---\nb: *a\n")
-
-
 def request(text: str, *, strict: bool = True) -> ManifestRequest:
     return request_of(only(manifest(text)), strict=strict)
 
@@ -365,33 +283,6 @@ def pod(resources: str = "", annotations: str = "", env: str = "") -> str:
         f"kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  containers:\n"
         f"    - name: c\n      image: i\n      env: [{env}]\n      resources: {{{resources}}}\n"
     )
-
-
-def test_every_error_is_reported_with_its_value() -> None:
-    found = request(
-        pod(
-            "limits: {nvidia.com/gpumem: x}",
-            "gpushare.io/memory: 4Q, gpushare.io/coers: '30', gpushare.io/container.c.count: '0'",
-            "{name: GPUSHARE_WEIGHT, value: heavy}",
-        )
-    )
-    assert [(one.error.where, one.value.line if one.value else 0) for one in found.problems] == [
-        ("pod annotation gpushare.io/memory", 2),
-        ("pod annotation gpushare.io/coers", 2),
-        ("annotation gpushare.io/container.c.count", 2),
-        ("env GPUSHARE_WEIGHT", 7),
-        ("limit nvidia.com/gpumem (HAMi)", 8),
-    ]
-    assert "did you mean gpushare.io/cores?" in found.problems[1].error.fix
-
-
-def test_the_labels_of_a_node_are_its_operators() -> None:
-    (document,) = manifest(
-        "kind: Node\nmetadata: {labels: {tke.cloud.tencent.com/qgpu-schedule-policy: fs}}\n"
-    ).documents
-    (found,) = settings_of(document)
-    assert found.word.dialect.name == "qgpu"
-    assert found.value.line == 2
 
 
 def test_of_a_configmap_only_what_reads_as_a_plugins_file_is_one() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from gpushare.oci import cdi, driver_files, edits, injected_gpu
 from gpushare.oci import edits as editing
-from gpushare.oci.cdi import CdiDeviceNode, CdiError
+from gpushare.oci.cdi import CdiError
 from gpushare.oci.driver_files import DriverFiles
-from gpushare.oci.edits import Device, Edits
+from gpushare.oci.edits import Edits
 from gpushare.oci.spec import Spec, parse
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
@@ -22,12 +22,10 @@ from gpushare.quota.parse import parse_request
 from gpushare.quota.request import EngineCards, visible_devices
 from tests.unit.oci.examples import (
     DENY_ALL,
-    LIBRARIES,
     NULL_RULE,
     SETKEY,
     cdi_document,
     cdi_form,
-    containerd_form,
     docker_spec,
     hook_form,
     library_mount,
@@ -44,27 +42,6 @@ def fault(document: object) -> str:
 
 def changed(**top: Any) -> dict[str, Any]:
     return {**cdi_document(), **top}
-
-
-def test_a_card_that_the_spec_has_not_is_named() -> None:
-    with pytest.raises(CdiError) as caught:
-        cdi.from_document(cdi_document()).edits_for([("GPU-0",), ("GPU-7", "7")])
-    assert str(caught.value) == (
-        "nvidia.com/gpu has no device GPU-7 or 7 (it has 0, 1, GPU-0, GPU-1); "
-        "make the spec again, e.g. nvidia-ctk cdi generate"
-    )
-
-
-def test_numbers_that_the_spec_leaves_out_are_the_hosts() -> None:
-    node = CdiDeviceNode("/dev/in-container", "/dev/null")
-    assert node.device() == Device("/dev/in-container", "c", 1, 3)
-
-
-def test_a_node_that_the_host_has_not_is_named() -> None:
-    with pytest.raises(CdiError, match=r"^/dev/nvidia99: No such file .*; is the driver loaded\?$"):
-        CdiDeviceNode("/dev/nvidia99", "/dev/nvidia99").device()
-    with pytest.raises(CdiError, match=r"^/etc/passwd is not a device$"):
-        CdiDeviceNode("/dev/x", "/etc/passwd").device()
 
 
 @pytest.mark.parametrize(
@@ -123,31 +100,6 @@ def test_libraries_that_bypass_libcuda_are_no_part_of_a_share(name: str, compute
     assert driver_files.Library(f"/x/{name}", f"/x/{name}", name).is_compute == compute
 
 
-def test_all_is_everything_that_there_is() -> None:
-    asked = driver_files.requested_capabilities({driver_files.VARIABLE: "compute,all"})
-    assert asked.uninterposed == ("video", "graphics", "display", "ngx", "compat32")
-
-
-@pytest.mark.parametrize(
-    ("path", "capability"),
-    [
-        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05", "compute"),
-        ("/etc/OpenCL/vendors/nvidia.icd", "compute"),
-        ("/usr/lib64/libnvidia-ml.so.1", "utility"),
-        ("/usr/bin/nvidia-cuda-mps-server", "compute"),
-        ("/usr/lib64/libnvidia-encode.so.580.95.05", "video"),
-        ("/usr/lib64/libnvidia-ngx.so.1", "ngx"),
-        ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "graphics"),
-        ("/usr/lib64/xorg/modules/drivers/nvidia_drv.so", "display"),
-        ("/usr/lib/i386-linux-gnu/libcuda.so.580.95.05", "compat32"),
-        ("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", None),
-        ("/usr/lib64/libnvidia-of-tomorrow.so.1", None),
-    ],
-)
-def test_a_file_implies_its_capability(path: str, capability: str | None) -> None:
-    assert driver_files.of_file(path) == capability
-
-
 HOOK = "docker run --gpus"
 NODES = "the CDI device or --device"
 
@@ -165,12 +117,6 @@ def refusal(document: dict[str, Any], driver: DriverFiles) -> str:
     with pytest.raises(QuotaError) as caught:
         injected_gpu.find(Spec(document), driver)
     return str(caught.value)
-
-
-def test_hooks_are_reported_and_not_taken() -> None:
-    assert cdi.from_document(cdi_document()).edits.not_taken == (
-        f"hook createContainer: nvidia-cdi-hook update-ldcache --folder {LIBRARIES}",
-    )
 
 
 @pytest.mark.parametrize(
@@ -208,15 +154,6 @@ def test_a_mig_instance_is_asked_for_with_its_capabilities() -> None:
     assert refusal(document, made).startswith(f"{NODES}: passes MIG instances, and beside them")
 
 
-def test_an_instance_that_is_named_as_before_driver_470_is_refused(
-    nvidia_driver: DriverFiles,
-) -> None:
-    assert refusal(hook_form("MIG-GPU-4f1c/1/0"), nvidia_driver) == (
-        "docker run --gpus=MIG-GPU-4f1c/1/0: a MIG instance that the driver's CDI spec does not "
-        "list. Name it as gpushare ls does (MIG-4f1c... or 0:1), or generate the CDI spec again."
-    )
-
-
 def test_a_node_of_a_card_that_our_own_spec_does_not_list_is_taken_out(
     nvidia_driver: DriverFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,40 +188,34 @@ def test_a_rule_for_cards_never_stays_even_without_a_node(
     assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
 
 
-@pytest.mark.parametrize(
-    ("device", "message"),
-    [
-        (node("/dev/nvidia-caps/nvidia-cap1", 1, 510), "device /dev/nvidia-caps/nvidia-cap1"),
-        (node("/dev/nvidia-fs0", 0, 507), "device /dev/nvidia-fs0"),
-        (node("/dev/nvidia-new", 0, 511), "device /dev/nvidia-new"),
-        (node("/dev/harmless", 0), "device /dev/harmless"),
-    ],
-)
-def test_an_unknown_node_of_nvidias_is_refused(
-    nvidia_driver: DriverFiles, device: dict[str, Any], message: str
+NODE, MOUNT = ("linux", "devices"), ("mounts",)
+FOLDER, PLUGIN = "/dev/nvidia-caps", "/usr/lib/nvidia-future/plugin"
+#: What is put where, and what it is called in the refusal.
+UNKNOWN: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (NODE, node("/dev/nvidia-caps/nvidia-cap1", 1, 510), "device /dev/nvidia-caps/nvidia-cap1"),
+    (NODE, node("/dev/nvidia-new", 0, 511), "device /dev/nvidia-new"),
+    (NODE, node("/dev/harmless", 0), "device /dev/harmless"),
+    (MOUNT, library_mount("x") | {"source": FOLDER}, f"mount of {FOLDER}"),
+    (MOUNT, library_mount("x") | {"source": PLUGIN, "destination": PLUGIN}, f"mount {PLUGIN}"),
+    (("hooks", "startContainer"), {"path": "/opt/nvidia-hook"}, "hook /opt/nvidia-hook"),
+    (
+        ("hooks", "prestart"),
+        {"path": "/usr/bin/containerd", "args": ["containerd", "--", "/opt/nvidia-container-new"]},
+        "hook /usr/bin/containerd with /opt/nvidia-container-new",
+    ),
+]
+
+
+@pytest.mark.parametrize(("where", "part", "called"), UNKNOWN)
+def test_an_unknown_part_of_nvidias_is_refused(
+    nvidia_driver: DriverFiles, where: tuple[str, ...], part: dict[str, Any], called: str
 ) -> None:
-    document = docker_spec()
-    document["linux"]["devices"] = [device]
-    assert refusal(document, nvidia_driver) == (
-        f"{message}: an NVIDIA component that gpushare does not recognize. "
+    spec = Spec(cdi_form(0))
+    document = spec.with_value(where, [*spec.entries(*where), part]).document
+    assert refusal(dict(document), nvidia_driver) == (
+        f"{called}: an NVIDIA component that gpushare does not recognize. "
         "Remove it, or use the runc runtime."
     )
-
-
-def test_a_folder_of_nodes_is_refused(nvidia_driver: DriverFiles) -> None:
-    document = docker_spec()
-    mount = {**library_mount("x"), "source": "/dev/nvidia-caps", "destination": "/dev/nvidia-caps"}
-    document["mounts"].append(mount)
-    assert refusal(document, nvidia_driver).startswith(
-        "mount of /dev/nvidia-caps: an NVIDIA component"
-    )
-
-
-def test_an_unknown_file_that_came_with_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
-    document = cdi_form(0)
-    path = "/usr/lib/x86_64-linux-gnu/nvidia-future/plugin"
-    document["mounts"].append({**library_mount("x"), "source": path, "destination": path})
-    assert refusal(document, nvidia_driver).startswith(f"mount {path}: an NVIDIA component")
 
 
 def test_models_of_nvidias_are_the_users_own(nvidia_driver: DriverFiles) -> None:
@@ -292,22 +223,6 @@ def test_models_of_nvidias_are_the_users_own(nvidia_driver: DriverFiles) -> None
     models = {**library_mount("x"), "source": "/srv/nvidia", "destination": "/srv/nvidia"}
     document["mounts"].append(models)
     assert cleaned(document, nvidia_driver)["mounts"] == [*docker_spec()["mounts"], models]
-
-
-def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: DriverFiles) -> None:
-    document = docker_spec()
-    document["hooks"]["startContainer"] = [{"path": "/opt/nvidia-future-hook"}]
-    assert refusal(document, nvidia_driver).startswith(
-        "hook /opt/nvidia-future-hook: an NVIDIA component"
-    )
-
-
-def test_another_program_that_starts_one_of_nvidias_is_refused(nvidia_driver: DriverFiles) -> None:
-    document = containerd_form("--device=0")
-    document["hooks"]["prestart"][-1]["args"][3] = "/opt/nvidia-container-future"
-    assert refusal(document, nvidia_driver).startswith(
-        "hook /usr/bin/containerd with /opt/nvidia-container-future: an NVIDIA component"
-    )
 
 
 def test_a_control_node_without_a_card_is_refused(nvidia_driver: DriverFiles) -> None:

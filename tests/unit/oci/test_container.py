@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.oci import cdi, container, cuda_compat, driver_files, ldcache, loader
-from gpushare.oci.cdi import CdiError
 from gpushare.oci.container import (
     OURS,
     PRIVATE,
@@ -32,7 +31,7 @@ from gpushare.oci.cuda_compat import Compat, CompatError
 from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
-from gpushare.oci.loader import CacheEntry, Filters
+from gpushare.oci.loader import Filters
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from gpushare.oci.spec import Spec
 from tests.unit.host import elf
@@ -293,23 +292,6 @@ def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
     assert wanted.with_mount(mount).mounts[-1] == mount
 
 
-@pytest.mark.usefixtures("debian")
-def test_a_full_disk_keeps_no_half_of_a_cache(
-    rootfs: Rootfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_fd: int, _mode: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Rootfs, "replace", read_only)
-    monkeypatch.setattr(os, "fchmod", full)
-    Path(tmp_path / "rootfs/etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
-    with pytest.raises(OSError, match="No space"):
-        loader.install_cache(
-            rootfs, (CacheEntry("libcuda.so.1", "/c"),), PLATFORM, tmp_path / "keep"
-        )
-    assert list((tmp_path / "keep").iterdir()) == []
-
-
 def test_the_hosts_own_cache_is_never_replaced(
     host: HostFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,16 +345,6 @@ def test_a_share_gets_only_allowed_capabilities_that_bypass_the_library(rootfs: 
 
 
 @pytest.mark.usefixtures("debian")
-def test_whole_cards_for_tools_alone_get_no_cuda(rootfs: Rootfs) -> None:
-    given = container.whole(
-        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=frozenset({"utility"})
-    )
-    assert not {name for name in names(given) if name.startswith("libcuda")}
-    assert {"libnvidia-ml.so.1", "nvidia-smi"} <= names(given)
-    assert "libcuda.so.1" not in {entry.name for entry in given.cache}
-
-
-@pytest.mark.usefixtures("debian")
 def test_the_socket_of_a_daemon_that_ended_is_left_out(rootfs: Rootfs, tmp_path: Path) -> None:
     """The runtime would fail the create for it."""
     document = cdi_document()
@@ -384,23 +356,6 @@ def test_the_socket_of_a_daemon_that_ended_is_left_out(rootfs: Rootfs, tmp_path:
     path.parent.mkdir()
     path.touch()
     assert "s" in names(container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS))
-
-
-def test_a_32_bit_libcuda_that_is_listed_first_is_not_taken(tmp_path: Path) -> None:
-    document = cdi_document()
-    wide, narrow = tmp_path / "lib64/libcuda.so.580.1", tmp_path / "lib/libcuda.so.580.1"
-    for place, content in ((wide, elf.library("libcuda.so.1")), (narrow, elf.library_of_32_bit())):
-        place.parent.mkdir()
-        place.write_bytes(content)
-    mounts = [
-        {"hostPath": str(narrow), "containerPath": "/usr/lib/libcuda.so.580.1"},
-        {"hostPath": str(wide), "containerPath": "/usr/lib64/libcuda.so.580.1"},
-        {"hostPath": "/x/libnvidia-ml.so.1", "containerPath": "/usr/lib/libnvidia-ml.so.1"},
-        {"hostPath": "/y/libnvidia-ml.so.1", "containerPath": "/usr/lib64/libnvidia-ml.so.1"},
-    ]
-    document["containerEdits"]["mounts"] = mounts
-    found = driver_files.from_cdi(cdi.from_document(document))
-    assert (found.cuda.host_path, found.nvml.host_path) == (str(wide), "/y/libnvidia-ml.so.1")
 
 
 DRIVER = driver_files.from_cdi(cdi.from_document(cdi_document()))
@@ -507,40 +462,10 @@ def test_the_loaders_cache_names_the_private_directory(image: Rootfs, tmp_path: 
         with_cache(placed(image, bind("/libraries"), bind("/etc")), image, tmp_path)
 
 
-def test_a_file_that_a_volume_covers_is_noted(image: Rootfs) -> None:
-    found = placed(image, bind("/usr/bin"))
-    assert found.notes == ("not mounted: /usr/bin/nvidia-smi: a volume covers it",)
-
-
-def test_files_of_the_image_in_our_directory_stay_visible(tmp_path: Path) -> None:
-    for name, tmpfs_at in (("app", PRIVATE), ("driver", OURS)):
-        root = tmp_path / name
-        (root / "opt/gpushare" / name).mkdir(parents=True)
-        with opened(root) as rootfs:
-            mounts = placed(rootfs).wanted.edits.mounts
-        assert [mount.destination for mount in mounts if mount.type == "tmpfs"] == [tmpfs_at]
-
-
-def test_a_mount_of_the_engine_in_our_directory_stays_visible(image: Rootfs) -> None:
-    found = placed(image, bind("/opt/gpushare/data"))
-    assert found.wanted.edits.mounts[0].destination == PRIVATE
-    assert placed(image, tmpfs("/opt")).wanted.edits.mounts[0].destination == OURS
-
-
 @pytest.mark.parametrize("path", ["/", "/opt", "/opt/gpushare", "/opt/gpushare/driver"])
 def test_a_mount_that_cannot_move_names_its_volume(image: Rootfs, path: str) -> None:
     with pytest.raises(CoveredPath, match=f"the volume at {path} covers /opt/gpushare/driver/"):
         placed(image, bind(path))
-
-
-def test_the_hosts_own_root_gets_no_file_of_ours_among_its_libraries(tmp_path: Path) -> None:
-    """A container may have the host's root: what is missing there is not made."""
-    with opened(Path("/")) as rootfs:
-        edits = with_cache(placed(rootfs), rootfs, tmp_path)
-    ours = ("/opt/gpushare/", PRIVATE)
-    for mount in edits.mounts:
-        assert mount.destination.startswith(ours) or Path(mount.destination).exists()
-    assert [mount for mount in edits.mounts if mount.destination == f"{PRIVATE}/libcuda.so.1"]
 
 
 # --- one mount in place of the single mounts of the libraries ---
@@ -587,18 +512,6 @@ def test_a_container_with_another_library_has_single_mounts(loaded: Rootfs) -> N
     assert container.with_tree(single, LibraryTree("/run/tree", other)) is single
 
 
-def test_a_container_with_whole_cards_has_single_mounts(loaded: Rootfs) -> None:
-    whole = container.whole(HOST, [("0",)], rootfs=loaded, hooks=())
-    single = container.place(whole, Spec({"mounts": []}), loaded, DRIVER)
-    assert container.with_tree(single, TREE) is single
-
-
-def test_a_mount_of_the_engine_beside_ours_stays_visible(loaded: Rootfs) -> None:
-    data = {"destination": f"{OURS}/data", "type": "bind", "source": "/srv", "options": ["rbind"]}
-    single = placed(loaded, data)
-    assert container.with_tree(single, TREE) is single
-
-
 def keep(folder: Path, content: bytes, age: float = 0.0) -> Path:
     path = loader._kept(folder, content)
     if age:
@@ -625,12 +538,10 @@ def test_the_size_is_bounded_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
 
 
-def test_a_cache_whose_container_may_not_be_made_yet_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loader, "_MOST_KEPT", 2)
-    kept = [keep(tmp_path, b"%d" % number) for number in range(5)]
-    assert sorted(tmp_path.iterdir()) == sorted(kept)
+NEWER = "590.10.01"
+
+
+FOLDER = "usr/local/cuda/compat"
 
 
 def test_an_open_cache_outlives_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,12 +551,6 @@ def test_an_open_cache_outlives_its_name(tmp_path: Path, monkeypatch: pytest.Mon
         keep(tmp_path, b"another")
         assert mounted.read() == b"mounted"
     assert len(list(tmp_path.iterdir())) == 1
-
-
-NEWER = "590.10.01"
-
-
-FOLDER = "usr/local/cuda/compat"
 
 
 def package(root: Path, version: str = NEWER, folder: str = FOLDER, padding: bytes = b"") -> Path:
@@ -664,19 +569,6 @@ def found(rootfs: Rootfs) -> Compat:
     package_found = cuda_compat.find(rootfs)
     assert package_found is not None
     return package_found
-
-
-def test_the_newest_package_is_found_with_its_parts(root: Path, rootfs: Rootfs) -> None:
-    assert cuda_compat.find(rootfs) is None
-    package(root, "550.54.15", "usr/local/cuda-12.4/compat")
-    package(root, NEWER, "usr/local/cuda-13.1/compat")
-    newest = found(rootfs)
-    assert (newest.version, newest.text) == ((590, 10, 1), NEWER)
-    assert sorted(newest.files) == [
-        f"libcuda.so.{NEWER}",
-        f"libnvidia-gpucomp.so.{NEWER}",
-        f"libnvidia-ptxjitcompiler.so.{NEWER}",
-    ]
 
 
 def test_a_package_is_copied_once(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
@@ -760,28 +652,3 @@ def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
     assert nvml == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
     assert mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == "/filter/libcuda.so.1"
     assert mounts[f"/{FOLDER}/libnvidia-ptxjitcompiler.so.{NEWER}"] == jit
-
-
-def test_whole_cards_have_the_copy_by_every_name(
-    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: DriverFiles
-) -> None:
-    package(root)
-    folder = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
-    newer = driver_files.with_compat(nvidia_driver, folder)
-    host = HostFiles(newer, Filters("/f", "/n"), platform_of("x86_64"))
-    given = container.whole(host, [("0",)], rootfs=rootfs, hooks=())
-    mounts = {mount.destination: mount.source for mount in given.edits.mounts}
-    copy = f"{folder}/libcuda.so.{NEWER}"
-    assert mounts[f"{LIBRARIES}/libcuda.so.1"] == mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == copy
-
-
-def test_a_file_that_is_no_libcuda_is_refused(tmp_path: Path, nvidia_driver: DriverFiles) -> None:
-    (tmp_path / f"libcuda.so.{NEWER}").write_bytes(elf.library("libother.so.1"))
-    with pytest.raises(CdiError, match=r"no libcuda\.so\.1"):
-        driver_files.with_compat(nvidia_driver, tmp_path)
-    (tmp_path / f"libcuda.so.{NEWER}").write_bytes(elf.library("../libcuda.so.1"))
-    with pytest.raises(CdiError, match="can be looked for"):
-        driver_files.with_compat(nvidia_driver, tmp_path)
-    (tmp_path / f"libcuda.so.{NEWER}").write_bytes(b"no library")
-    with pytest.raises(CdiError, match="ELF"):
-        driver_files.with_compat(nvidia_driver, tmp_path)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,6 @@ def test_a_script_has_the_loader_of_its_interpreter(root: Path, rootfs: Rootfs) 
     assert entry(rootfs, "./run.sh", directory="/app").kind == "musl"
 
 
-def test_scripts_that_interpret_each_other_end(root: Path, rootfs: Rootfs) -> None:
-    install(root, "/bin/a", b"#!/bin/b\n")
-    install(root, "/bin/b", b"#!/bin/a\n")
-    assert entry(rootfs, "a").kind == "unknown"
-
-
 def test_without_the_program_the_image_decides(root: Path, rootfs: Rootfs) -> None:
     install(root, MUSL, b"loader")
     assert entry(rootfs, "/gone") == Program("/gone", "musl")
@@ -81,10 +74,6 @@ def test_a_pipe_in_place_of_the_program_delays_nothing(root: Path, rootfs: Rootf
     (root / "bin").mkdir()
     os.mkfifo(root / "bin/app")
     assert entry(rootfs, "app").kind == "unknown"
-
-
-def test_a_program_has_no_soname() -> None:
-    assert oci_elf.soname(str(Path(sys.executable).resolve())) is None
 
 
 def test_a_library_cut_short_is_refused_and_nothing_else_happens(tmp_path: Path) -> None:

@@ -224,7 +224,3 @@ def test_a_default_above_a_ceiling_is_the_ceiling() -> None:
     assert most.limit_defaults(Defaults(GIB, 5, "best-effort")) == Defaults(GIB, 5, "best-effort")
     assert ceilings().limit_defaults(Defaults(4 * GIB, 50)) == Defaults(4 * GIB, 50)
     assert ceilings(policies=("fixed-share",)).limit_defaults(Defaults()) == Defaults()
-
-
-def test_a_container_without_a_request_is_never_refused() -> None:
-    held(ceilings(memory_bytes=1, count=1, cores=1, allow_exclusive=False), {})

@@ -18,10 +18,9 @@ from gpushare.quota.effective_request import (
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.keys import KEYS
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request import EngineCards, Percent, QuotaRequest, to_record
+from gpushare.quota.request import EngineCards, QuotaRequest, to_record
 from gpushare.quota.request_policy import profile
-from gpushare.quota.size import MAX_BYTES, exact_size, format_size, format_use, parse_size
-from gpushare.quota.values import format_percent
+from gpushare.quota.size import MAX_BYTES, exact_size, parse_size
 
 GIB = 1 << 30
 
@@ -47,15 +46,6 @@ def refusal(env: dict[str, str], cards: EngineCards | None = None) -> str:
     return str(caught.value)
 
 
-def test_without_a_request_the_notes_say_what_to_add() -> None:
-    nothing = resolved()
-    assert (nothing.kind, nothing.count) == ("none", 0)
-    assert nothing.why == (
-        "no GPU was requested; to get one, "
-        "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
-    )
-
-
 def test_the_images_visible_devices_alone_give_nothing() -> None:
     nothing = resolved(visible="all")
     assert nothing.kind == "none"
@@ -63,14 +53,6 @@ def test_the_images_visible_devices_alone_give_nothing() -> None:
         'NVIDIA_VISIBLE_DEVICES="all" alone requests no GPU; to get one, '
         "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
     )
-
-
-def test_env_that_is_not_trusted_is_the_reason_for_nothing() -> None:
-    quota = parse_request({}, {"GPUSHARE_MEMORY": "4GiB"}, trust="reduce").valid()
-    nothing = resolve_request(quota)
-    assert nothing.kind == "none"
-    assert "may only shrink" in nothing.why
-    assert "gpushare.io/memory=4GiB" in nothing.why
 
 
 @pytest.mark.parametrize(
@@ -229,16 +211,6 @@ def test_what_the_operator_sets_is_no_profile_any_more() -> None:
     assert (quota.memory_bytes, quota.profile) == (2 * GIB, "tiny")
 
 
-def test_an_unknown_profile_is_refused_with_those_there_are() -> None:
-    assert "not a profile of this node. Did you mean small?" in profile_refusal(
-        {ANNOTATION: "smell"}
-    )
-    shown = profile_refusal({ANNOTATION: "x"})
-    assert "The profiles are small, big, third, seat, turn" in shown
-    with pytest.raises(QuotaError, match=r"this node has none. Add profiles"):
-        parse_request({ANNOTATION: "small"}, {}).valid()
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -291,58 +263,15 @@ def test_an_ambiguous_or_invalid_size_is_refused(row: str) -> None:
     assert str(caught.value) == message
 
 
-@given(st.integers(min_value=1, max_value=MAX_BYTES))
-def test_an_exact_size_reads_as_the_same_bytes(size: int) -> None:
-    assert parse_size(exact_size(size)) == size
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"),
-    [
-        (140 * GIB + GIB // 2, "140 GiB"),
-        (12 * GIB, "12 GiB"),
-        (GIB + GIB // 8, "1.1 GiB"),
-        (4 * GIB, "4 GiB"),
-        (512 << 20, "512 MiB"),
-        (GIB - 1, "1023 MiB"),
-        (1000, "1000 B"),
-        (0, "0 B"),
-    ],
-)
-def test_sizes_in_tables_are_rounded_down(size: int, shown: str) -> None:
-    assert format_size(size) == shown
-
-
-def test_use_is_shown_in_the_unit_of_the_quota() -> None:
-    assert format_use(4 * GIB - 1, 4 * GIB) == "3.9/4.0 GiB"
-    assert format_use(0, 8 * GIB) == "0.0/8.0 GiB"
-    assert format_use(100 << 20, 512 << 20) == "100.0/512.0 MiB"
-
-
-read_percent = KEYS["memory-percent"].parse
-
-
-@pytest.mark.parametrize(
-    ("text", "percent", "shown"),
-    [
-        ("25", 25, "25 %"),
-        (" 12.5 ", Fraction(25, 2), "12.5 %"),
-        ("80/3", Fraction(80, 3), "26.67 %"),
-        ("200/2", 100, "100 %"),
-        ("0.01", Fraction(1, 100), "0.01 %"),
-    ],
-)
-def test_a_percentage_is_read_exactly(text: str, percent: Percent, shown: str) -> None:
-    found = read_percent(text)
-    assert found == percent
-    assert isinstance(found, (int, Fraction))
-    assert format_percent(found) == shown
-
-
 @pytest.mark.parametrize(
     "text", ["", "0", "0.0", "0/3", "1/0", "100.01", "301/3", "-1", "1e1", "x"]
 )
 def test_what_is_no_percentage_is_refused(text: str) -> None:
     with pytest.raises(BadValue, match="not a percentage of a card's memory") as refusal:
-        read_percent(text)
+        KEYS["memory-percent"].parse(text)
     assert refusal.value.fix == "write a number up to 100, e.g. 25, 12.5 or 100/3"
+
+
+@given(st.integers(min_value=1, max_value=MAX_BYTES))
+def test_an_exact_size_reads_as_the_same_bytes(size: int) -> None:
+    assert parse_size(exact_size(size)) == size

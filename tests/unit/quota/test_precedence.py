@@ -130,18 +130,6 @@ def test_an_environment_that_may_not_ask_sets_no_key(key: str, trust: EnvTrust) 
     assert resolve_request(quota).kind == "none"
 
 
-@pytest.mark.parametrize("env", [{"memory": "2GiB", "cores": "30"}, {"memory": "2GiB"}])
-def test_an_environment_may_make_whole_cards_a_share_of_them(env: dict[str, str]) -> None:
-    cards = EngineCards("CDI", devices=("GPU-1",))
-    for words, given_cards in (
-        (Words(**{**SILENT, "env": env}), cards),
-        (Words(**{**SILENT, "env": env, "own": {"count": "1"}}), None),
-    ):
-        share = resolve_request(words.read("reduce", given_cards), cards=given_cards)
-        assert (share.kind, share.memory_bytes) == ("shared", 2 * GIB)
-        assert share.cores == int(env.get("cores", "0"))
-
-
 # --- any words at all ---
 
 GIBS = st.integers(1, 100).map(lambda size: f"{size}GiB")
@@ -281,12 +269,6 @@ def test_the_operator_s_value_takes_precedence(
         assert value(quota, key) == KEYS[key].parse(text)
 
 
-CRI_POD = {
-    "io.kubernetes.cri.container-name": "train",
-    "io.kubernetes.cri.container-type": "container",
-}
-
-
 def parse_refusal(annotations: dict[str, str], env: dict[str, str]) -> str:
     with pytest.raises(QuotaError) as caught:
         parse_request(annotations, env).valid()
@@ -306,19 +288,6 @@ def test_every_problem_is_collected_with_its_source_and_the_rest_is_read() -> No
     assert parsed.request.memory_bytes == 4 * GIB
     with pytest.raises(QuotaError, match=r"^annotation gpushare\.io/cores"):
         parsed.valid()
-
-
-def test_an_error_in_an_annotation_for_another_container_refuses_nothing() -> None:
-    annotations = {
-        **CRI_POD,
-        "gpushare.io/container.side.memory": "1GiB",
-        "gpushare.io/cores": "lots",
-    }
-    parsed = parse_request(annotations, {})
-    assert [(one.source.name, one.applies) for one in parsed.diagnostics if one.source] == [
-        ("gpushare.io/cores", False)
-    ]
-    assert not parsed.valid().requested
 
 
 #: A text of each key, and its value.
@@ -389,20 +358,6 @@ def test_a_refusal_names_key_value_rule_and_fix(message: str) -> None:
     ) == (message)
 
 
-def test_a_refusal_escapes_what_a_terminal_would_obey() -> None:
-    assert parse_refusal({"gpushare.io/memory": 'x"\n\x1b[31m'}, {}) == (
-        'annotation gpushare.io/memory="x\\"\\n\\x1b[31m": not a size. Write e.g. 4GiB.'
-    )
-
-
-def test_memory_in_another_form_does_not_get_around_a_grant() -> None:
-    asked = parse_request(
-        {"gpushare.io/memory": "1GiB"}, {"GPUSHARE_MEMORY_PERCENT": "100"}
-    ).valid()
-    assert (asked.memory_bytes, asked.memory_percent) == (GIB, None)
-    assert "sets memory in the other form" in asked.notes[0]
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -423,17 +378,6 @@ def test_env_adds_nothing_to_a_grant_that_would_enlarge_it(name: str, value: str
     asked = parse_request({"gpushare.io/memory": "1GiB"}, {name: value}).valid()
     assert set(asked.requested) == {"memory"}
     assert "it would exceed what annotation gpushare.io/memory grants" in asked.notes[0]
-
-
-def test_under_kubernetes_env_alone_asks_for_nothing() -> None:
-    asked = parse_request(CRI_POD, {"GPUSHARE_MEMORY": "4GiB"}).valid()
-    assert not asked.requested
-    assert asked.notes == (
-        (
-            'env GPUSHARE_MEMORY "4GiB" was not applied: '
-            "the environment may only shrink what an annotation grants (trust.env)"
-        ),
-    )
 
 
 @given(st.dictionaries(st.text(max_size=12).map(lambda t: "GPUSHARE_" + t), st.text(max_size=12)))
@@ -465,19 +409,6 @@ PROXY = {**CONTAINERD, "io.kubernetes.cri.container-name": "proxy"}
 
 def scoped(container: str = "train", key: str = "memory", text: str = "4GiB") -> dict[str, str]:
     return {f"gpushare.io/container.{container}.{key}": text}
-
-
-@pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
-def test_either_engine_s_annotations_identify_the_pod(annotations: dict[str, str]) -> None:
-    pod = pod_of(annotations)
-    assert pod is not None
-    assert (pod.container, pod.sandbox, pod.namespace, pod.name) == (
-        "train",
-        "5a4d",
-        "team",
-        "job-1",
-    )
-    assert str(pod) == "team/job-1"
 
 
 @pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
@@ -528,10 +459,3 @@ def test_an_annotation_that_the_pod_has_too_is_the_pods() -> None:
     assert rows(parse_request(annotations, {}, of_pod={}).valid().requested) == {
         "memory": "2GiB annotation"
     }
-
-
-def test_a_scope_outside_of_a_pod_is_refused() -> None:
-    with pytest.raises(
-        QuotaError, match=r"and this container is not in a pod. Write gpushare\.io/memory."
-    ):
-        parse_request(scoped(), {}).valid()

@@ -96,25 +96,6 @@ def test_a_label_that_a_selector_names_stays() -> None:
     assert "the selector uses it" in told(made, "aliyun.com/gpu-count")
 
 
-def test_a_container_whose_name_is_too_long_for_an_annotation_is_refused() -> None:
-    name = "c" * 50
-    text = (
-        "kind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
-        f"  - {{name: {name}, image: i, resources: {{limits: {LIMITS}}}}}\n"
-        "  - {name: other, image: i}\n"
-    )
-    assert "rename the container" in refused(text)
-
-
-def test_another_runtime_class_stays_and_is_reported() -> None:
-    text = pod(f"resources: {{limits: {LIMITS}}}").replace(
-        "spec:\n", "spec:\n  runtimeClassName: kata\n"
-    )
-    made = converted(text)
-    assert "runtimeClassName: kata" in made.text
-    assert "kata is kept" in told(made, "runtimeClassName")
-
-
 def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() -> None:
     made = converted(
         """\
@@ -201,22 +182,6 @@ def test_annotations_that_two_pods_share_are_refused() -> None:
     assert "f.yaml:6: items[1].metadata.annotations would change, too" in refused(text)
 
 
-def test_a_container_made_only_of_its_request_is_refused() -> None:
-    text = f"kind: Own\npod:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
-    assert "add its image" in refused(text)
-    assert "gpushare.io/" in converted(text.replace("pod:", "spec:")).text
-
-
-def test_a_container_without_a_name_cannot_be_addressed() -> None:
-    containers = f"[{{image: i, resources: {{limits: {LIMITS}}}}}, {{name: b, image: i}}]"
-    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: {containers}}}\n"
-    assert "f.yaml:3: a request needs the container's name" in refused(text)
-
-
-def test_annotations_that_are_text_are_refused() -> None:
-    assert "not a mapping" in refused(pod(f"resources: {{limits: {LIMITS}}}", "text"))
-
-
 def test_an_unrequested_value_of_the_target_is_refused() -> None:
     """NVIDIA_VISIBLE_DEVICES says nothing beside Huawei's limit, and cards to HAMi."""
     env = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: '3'}]"
@@ -225,34 +190,6 @@ def test_an_unrequested_value_of_the_target_is_refused() -> None:
         text, "hami"
     )
     assert converted(text).changed
-
-
-def test_a_variable_that_is_set_twice_goes_twice() -> None:
-    first, last = ("{name: ORION_GMEM, value: '1'}", "{name: ORION_GMEM, value: '8'}")
-    made = converted(pod(f"env: [{first}, {{name: A, value: b}}, {last}]"))
-    assert yaml.safe_load(made.text)["spec"]["containers"][0]["env"] == [
-        {"name": "A", "value": "b"}
-    ]
-    assert "gpushare.io/memory: 8MiB" in made.text
-
-
-def test_containers_that_share_a_name_cannot_be_addressed() -> None:
-    spec = f"name: c, image: i, resources: {{limits: {LIMITS}}}"
-    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{{spec}}}, {{{spec}}}]}}\n"
-    assert "two containers of this pod are named c" in refused(text)
-
-
-def test_a_template_is_refused_unless_it_is_quoted() -> None:
-    spec = f"resources: {{limits: {LIMITS}}}"
-    assert "f.yaml:2: a key that is not a text" in refused(pod(spec, "{a: {{ b }}}"))
-    assert 'a: "{{ b }}"' in converted(pod(spec, '{a: "{{ b }}"}')).text
-
-
-def test_a_document_larger_than_a_mebibyte_is_refused() -> None:
-    text = pod(f"resources: {{limits: {LIMITS}}}")
-    large = f"kind: ConfigMap\ndata: {{a: {'x' * (1 << 20)}}}\n"
-    assert converted(f"{large}---\n{text}").text.startswith(large)
-    assert "f.yaml:1: this document is larger than 1 MiB" in refused(f"{text}# {'x' * (1 << 20)}\n")
 
 
 def test_a_document_that_would_lose_a_comment_is_refused() -> None:

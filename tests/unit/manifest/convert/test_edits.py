@@ -33,22 +33,6 @@ def applied(plan: DocumentEdits) -> str:
     return plan.apply()
 
 
-def holds(text: str, expected: str) -> None:
-    assert text == textwrap.dedent(expected)
-
-
-def test_the_first_key_behind_a_dash_goes_and_the_next_takes_its_place() -> None:
-    text = edited("- gone: 1\n  name: x\n- name: y\n", ((0,), ["gone"], []))
-    holds(text, "- name: x\n- name: y\n")
-
-
-def test_braces_stay_on_their_line() -> None:
-    text = edited(
-        "limits: {cpu: 1, gpu: 2, memory: 3}\n", (("limits",), ["gpu"], [NewText("q", 1)])
-    )
-    holds(text, "limits: {cpu: 1, q: 1, memory: 3}\n")
-
-
 def test_lines_end_as_they_did() -> None:
     text = edited("a:\r\n  b: 1\r\n  c: 2\r\n", (("a",), ["b"], [NewText("d", "x")]))
     assert text == "a:\r\n  d: x\r\n  c: 2\r\n"

@@ -14,8 +14,6 @@ from gpushare.quota.dialects.units import ByCard, ByContainer
 from gpushare.quota.dialects.vendor_key import LOCATIONS, KeyLocation, VendorKey, VendorValue
 from gpushare.quota.errors import BadValue, printable
 from gpushare.quota.keys import KEYS
-from gpushare.quota.parse import DialectLayer, dialect_conflict, merge_dialects
-from gpushare.quota.request import Layer
 
 PLACES: Final = {
     "{card}": "0123",
@@ -176,28 +174,3 @@ def amounts(spoken: DialectRequest, position: int | None) -> Iterator[tuple[Vend
             amount = min(amount.amounts.values())
         if isinstance(amount, Fraction):
             yield word, amount
-
-
-def test_of_several_dialects_none_gets_more_than_another_asks() -> None:
-    rng, several = random.Random(1), 0
-    for _ in range(ROUNDS):
-        spoken = combine(found(words(rng)), strict=False)
-        said = [DialectLayer(one.dialect.title, one.layer) for one in spoken if not one.problems]
-        asking = [one for one in said if one.layer]
-        if len(asking) > 1:
-            several += 1
-            conflict = dialect_conflict(said)
-            assert conflict is not None
-            assert " keys, and " in str(conflict.error)
-        layer = merge_dialects(said).layer
-        for one in asking:
-            refuse_larger(layer, one.layer)
-    assert several > ROUNDS // 20
-
-
-def refuse_larger(layer: Layer, of_one: Layer) -> None:
-    for key in set(AMOUNTS) & layer.keys() & of_one.keys():
-        given, asked = layer[key].value, of_one[key].value
-        assert isinstance(given, (int, Fraction))
-        assert isinstance(asked, (int, Fraction))
-        assert given <= asked

@@ -3,26 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
-from pathlib import Path
-from typing import Final
 
 import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.quota.annotations import PodIdentity
-from gpushare.quota.dialects import DIALECTS, units
-from gpushare.quota.dialects.clouds import POLICIES
+from gpushare.quota.dialects import DIALECTS
 from gpushare.quota.dialects.parse import DialectRequest, Tables, combine
 from gpushare.quota.dialects.translate import Translator
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT, ByCard, ByContainer
-from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation, VendorKey
+from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, resolve_request
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.keys import KEYS
@@ -130,12 +124,6 @@ def test_a_smaller_value_shrinks_and_a_larger_one_does_not_enlarge() -> None:
     )
 
 
-def test_an_environment_that_is_not_read_is_named() -> None:
-    quota = read({}, {**HAMI, "CUDA_TASK_PRIORITY": "0"}, trust="ignore")
-    assert not quota.requested
-    assert "CUDA_DEVICE_MEMORY_LIMIT was not read: trust.env is ignore" in quota.notes
-
-
 # --- two at once ---
 
 
@@ -241,12 +229,6 @@ def test_a_value_for_one_container_addresses_the_others(
     assert found.unnamed is None
 
 
-def test_a_modifier_has_no_more_trust_than_its_request() -> None:
-    found = translator(of_pod={}).translate({"acme.io/models": "A100"}, {"ACME_MEM": "512"})
-    assert list(found.layers) == [Precedence.ENV]
-    assert set(found.layers[Precedence.ENV][0].layer) == {"memory", "allow"}
-
-
 # --- any words at all ---
 
 SIZES = st.integers(1, 100).map(lambda size: f"{size}g")
@@ -306,78 +288,8 @@ def test_other_systems_variables_never_exceed_annotations(
 CARDS, PART, SWITCH, WHOLE = "x.y/cards", "PART", "SWITCH", "WHOLE"
 
 
-ANY: Final = Dialect(
-    "any",
-    "Any",
-    rows=(
-        VendorKey(CARDS, "", units.CARDS_BY_CONTAINER, "count", where="annotation", role="option"),
-        VendorKey(
-            "x.y/mem",
-            "",
-            units.MIBS,
-            "memory",
-            where="annotation",
-            role="request",
-            summed=True,
-        ),
-        VendorKey("x.y/how", "", POLICIES, "policy", where="annotation", role="option"),
-        VendorKey("x.y/deny", "", units.NAMES, "deny", where="annotation", role="option"),
-        VendorKey("x.y/not-these", "", units.NAMES, "deny", where="annotation", role="option"),
-        VendorKey("x.y/allow", "", units.NAMES, "allow", where="annotation", role="option"),
-        VendorKey("x.y/only-these", "", units.NAMES, "allow", where="annotation", role="option"),
-        VendorKey(
-            SWITCH, "A switch.", units.SWITCH, where="env", role="request", requires="MEMORY"
-        ),
-        VendorKey(
-            "MEMORY", "", units.BYTES, "memory", where="env", role="request", requires=SWITCH
-        ),
-        VendorKey(
-            PART, "", units.PARTS, "memory-percent", where="env", role="request", fraction_of=WHOLE
-        ),
-        VendorKey(WHOLE, "", units.PARTS, where="env", role="request", requires=PART),
-    ),
-)
-
-
-def spoken(
-    words: dict[str, str],
-    where: KeyLocation = "annotation",
-    *,
-    strict: bool = True,
-    at: int | None = 0,
-) -> DialectRequest:
-    [found] = combine(Tables([ANY]).find(where, words), strict=strict, position=at)
-    return found
-
-
 def problems(found: DialectRequest) -> list[str]:
     return [f"{one.error.rule}; {one.error.fix}" for one in found.problems]
-
-
-def test_a_place_without_cards_asks_for_nothing_and_may_not_beside_a_request() -> None:
-    assert (spoken({CARDS: "2,0"}, at=1).layer, spoken({CARDS: "2,0"}, at=1).problems) == ({}, ())
-    words = {CARDS: "2,0", "x.y/mem": "1024"}
-    assert problems(spoken(words, at=1)) == [
-        "is 0 for this container, which requests a GPU; write 1 or more"
-    ]
-
-
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(("word", "text"), [(SWITCH, "1"), (WHOLE, "15")])
-def test_a_modifier_alone_is_refused(word: str, text: str, *, strict: bool) -> None:
-    other = {SWITCH: "MEMORY", WHOLE: PART}[word]
-    assert problems(spoken({word: text}, "env", strict=strict)) == [
-        f"has no effect without {other}; write {other} too"
-    ]
-
-
-@pytest.mark.parametrize("off", [{}, {SWITCH: "0"}])
-def test_a_switch_that_the_vendor_wants_on_is_left_by_a_lenient_node(off: dict[str, str]) -> None:
-    words = {"MEMORY": "1024", **off}
-    assert problems(spoken(words, "env")) == [f"has no effect without {SWITCH}; write {SWITCH} too"]
-    found = spoken(words, "env", strict=False)
-    assert found.layer["memory"].text == "1KiB"
-    assert "as Any requires" in found.notes[0]
 
 
 NAME = "io.kubernetes.cri.container-name"
@@ -455,34 +367,7 @@ def test_a_line_that_no_policy_writes_is_refused(line: str) -> None:
         read_record(f"{HAMI_LINES}\n{line}\nlimit nvidia.com/priority=1")
 
 
-LINES = st.tuples(
-    st.sampled_from(["position ", "limit ", "label ", "annotation ", "env ", ""]),
-    st.sampled_from(["nvidia.com/gpumem=", "aliyun.com/gpu-count=", "gpu-fraction=", ""]),
-    st.text(max_size=12) | st.integers().map(str),
-).map("".join)
-
-
-@given(st.lists(LINES, max_size=6).map("\n".join))
-def test_whatever_an_author_writes_is_a_request_or_refused(text: str) -> None:
-    with contextlib.suppress(QuotaError):
-        assert all(one.source.kind != "default" for one in read_record(text).requested.values())
-
-
-CONFIGURATION = Path(__file__).parents[4] / "docs/reference/configuration.md"
-
-
-SETTINGS = set(re.findall(r"^\| `([a-zA-Z_.]+)`", CONFIGURATION.read_text(), re.MULTILINE))
-
-
-TOP = {setting.partition(".")[0] for setting in SETTINGS}
-
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-
-
-@every_dialect
-def test_a_key_is_listed_once_per_source(dialect: Dialect) -> None:
-    names = [(row.where, row.name, row.key) for row in dialect.rows]
-    assert len(set(names)) == len(names)
 
 
 @every_dialect
@@ -495,14 +380,6 @@ def test_a_row_translates_to_a_key_of_ours_or_names_a_substitute(dialect: Dialec
             assert not row.key
         elif not row.key:
             assert row.instead or row.requires, row.name
-
-
-@every_dialect
-def test_every_setting_that_a_table_names_exists(dialect: Dialect) -> None:
-    for row in dialect.rows:
-        for said in re.findall(r"\b[a-z_]+\.[A-Za-z_.]+[a-z_]", row.instead):
-            if said.partition(".")[0] in TOP:
-                assert said in SETTINGS, row.name
 
 
 @pytest.mark.parametrize("text", ["1", "", "x" * 4096, "9" * 400, "1\n2", "\u0661", "1,,2", "0=1g"])
