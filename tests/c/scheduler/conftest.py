@@ -16,29 +16,14 @@ from tests.compiled import ROOT, SANITIZED, compile_c
 from .tenant import ScheduledTenant
 
 SOURCES: Final = ROOT / "scheduler"
-# All but the policy.
-_PROGRAM: Final = (
-    "main",
-    "wakeup",
-    "control",
-    "cards",
-    "loop",
-    "grant_page",
-    "priority",
-    "privileges",
-    "tenant",
-    "status_page",
-)
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scheduler, but for its policy."""
-    sources = [SOURCES / f"{name}.c" for name in _PROGRAM]
-    sources.append(Path(__file__).with_name("fake_card.c"))
+    """The scheduler, sanitized."""
     include = (f"-I{SOURCES}", f"-I{ROOT}/runtime")
     output = tmp_path_factory.mktemp("scheduler") / "gpushare-scheduler"
-    return compile_c(output, *SANITIZED, *include, *sources)
+    return compile_c(output, *SANITIZED, *include, *SOURCES.glob("*.c"))
 
 
 @pytest.fixture

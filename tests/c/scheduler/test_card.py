@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy alone: its decisions for given claims."""
 
-import ctypes
 import random
 
 import pytest
@@ -12,7 +11,6 @@ from tools.model.policy import (
     METERED,
     WINDOW,
     CardPolicy,
-    GangPlace,
     SeenStruct,
     ShareStruct,
     align,
@@ -52,47 +50,6 @@ def test_a_queue_from_before_a_tenant_came_is_not_taken_for_endless_work() -> No
     assert hung == [False] * 11 + [True] * 2  # from ten seconds on it is
 
 
-def test_a_waiting_tenant_has_the_window_and_keeps_it_while_no_other_waits() -> None:
-    card = CardPolicy()
-    first, _second = add(card, ShareStruct(300), ShareStruct(700))
-    card.see(first, waiting(SECOND))
-    card.decide(SECOND)
-    assert card.gate(first).mode == WINDOW
-    later = 2 * SECOND
-    card.see(first, busy(later, since=later - 100 * US, pending=2 * MS))
-    card.decide(later)
-    assert card.gate(first).mode == WINDOW
-
-
-def test_the_gate_closes_when_pending_work_fills_the_window() -> None:
-    card = CardPolicy()
-    first, second = add(card, ShareStruct(500), ShareStruct(500))
-    card.see(first, waiting(SECOND))
-    card.decide(SECOND)
-    now = SECOND + 9 * MS
-    card.see(first, busy(now, since=SECOND, pending=2 * MS, waits=1, progress=now))
-    card.see(second, waiting(now))
-    card.decide(now)
-    assert card.gate(first).mode == CLOSED
-    assert card.gate(second).mode == CLOSED  # the first one's work is not done
-
-
-def test_the_next_gate_opens_just_before_the_work_ends() -> None:
-    card = CardPolicy()
-    first, second = add(card, ShareStruct(500), ShareStruct(500))
-    card.see(first, waiting(SECOND))
-    card.decide(SECOND)
-    now = SECOND + 10 * MS
-    card.see(first, busy(now, since=SECOND, pending=500 * US, waits=1, progress=now))
-    card.see(second, waiting(now))
-    look = card.decide(now)
-    assert look == now + 400 * US
-    card.see(first, busy(look, since=SECOND, pending=500 * US, waits=1, progress=now))
-    card.see(second, waiting(look))
-    card.decide(look)
-    assert card.gate(second).mode == WINDOW
-
-
 def test_online_is_metered_and_its_work_closes_the_others() -> None:
     card = CardPolicy()
     online, offline = add(card, ShareStruct(300, online=True), ShareStruct(700))
@@ -108,23 +65,6 @@ def test_online_is_metered_and_its_work_closes_the_others() -> None:
     assert card.gate(offline).self_throttle_permille == 700
 
 
-def test_a_capped_tenant_waits_until_its_debt_is_paid() -> None:
-    card = CardPolicy()
-    (number,) = add(card, ShareStruct(100, capped=True))
-    card.see(number, waiting(SECOND))
-    card.decide(SECOND)
-    assert card.gate(number).mode == WINDOW
-    end = SECOND + 500 * MS
-    card.see(number, busy(end, since=SECOND, pending=0))
-    card.decide(end)
-    idle = SeenStruct(at_ns=end, busy_ns=500 * MS, idle_ns=end, submitted=1, waiting=1)
-    card.see(number, idle)
-    look = card.decide(end + 1)
-    assert card.gate(number).mode == CLOSED
-    assert look - end == pytest.approx(10 * 500 * MS, rel=0.2)
-    assert card.gate(number).wait_max_ns > look - end
-
-
 @pytest.mark.parametrize("slow", [1, 20])
 def test_slow_motion_multiplies_durations_and_nothing_else(slow: int) -> None:
     card = CardPolicy(slow)
@@ -138,14 +78,6 @@ def test_slow_motion_multiplies_durations_and_nothing_else(slow: int) -> None:
     assert gate.timing_interval_ns == 500 * US * slow
     assert gate.wait_max_ns == 5 * SECOND * slow
     assert gate.self_throttle_permille == 500
-
-
-def test_as_many_tenants_as_there_are_places() -> None:
-    card = CardPolicy()
-    assert add(card, *[ShareStruct(10)] * 64) == list(range(64))
-    assert card.add(ShareStruct(10), SECOND) == -1
-    card.remove(17, SECOND)
-    assert card.add(ShareStruct(10), SECOND) == 17
 
 
 def any_number(chance: random.Random) -> int:
@@ -198,8 +130,3 @@ def test_no_claim_breaks_it(seed: int) -> None:
         if seed <= 15:
             assert look >= now
             assert sum(charged.values()) <= now - began
-
-
-def test_a_gang_is_identified_by_its_layout() -> None:
-    assert ctypes.sizeof(GangPlace) == 16
-    assert ctypes.sizeof(SeenStruct) == 56

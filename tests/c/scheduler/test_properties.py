@@ -96,22 +96,3 @@ def test_shares_hold_whatever_tenants_do(asked: list[GeneratedTenant], allocated
         assert measure.longest_pause(tenants, 100 * MS, end) <= 1.5 * MS
         wanted = [tenant for each, tenant in zip(asked, tenants, strict=True) if each.wants]
         assert measure.idle(tenants, SECOND, end) <= 9 or len(wanted) < len(tenants)
-
-
-@settings(max_examples=15, derandomize=True, deadline=None)
-@given(st.lists(ASKED, min_size=2, max_size=4), st.integers(0, 3), st.integers(0, 1000))
-def test_a_stopped_tenant_stops_no_other(
-    asked: list[GeneratedTenant], which: int, when_ms: int
-) -> None:
-    machine = MachineModel()
-    tenants = [start(machine, each, f"t{at}", 1000 // len(asked)) for at, each in enumerate(asked)]
-    machine.run(when_ms / 1000)
-    stopped = tenants[which % len(tenants)]
-    for thread in stopped.threads:
-        thread.stop()
-    machine.run(2)
-    end = machine.clock.now
-    for each, tenant in zip(asked, tenants, strict=True):
-        if each.wants and tenant is not stopped:
-            percent = 0.85 * tenant.share.permille / 10
-            assert measure.share(tenant, end - SECOND, end) >= percent - 2

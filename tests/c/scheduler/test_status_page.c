@@ -2,7 +2,6 @@
  *
  * One figure from what a tenant's processes say, whatever they say.
  */
-#define _GNU_SOURCE /* memfd_create */
 #include "status_page.h"
 
 #include "clock.h"
@@ -10,8 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define START (1000 * SECOND)
 
@@ -89,27 +86,6 @@ static void what_a_process_took_stays_when_it_ends(void)
 	EXPECT_EQUAL(work.said_busy_ns, 6 * MS);
 }
 
-static void a_tenant_is_idle_since_its_last_work_ended(void)
-{
-	begin();
-	EXPECT_EQUAL(look(2, START).idle_ns, START);
-	said[0] = (struct gpushare_work){.submitted = 1, .ended = 1, .since_ns = START + 5 * MS};
-	said[1] = (struct gpushare_work){.submitted = 2, .ended = 2, .since_ns = START + 7 * MS};
-	EXPECT_EQUAL(look(2, START + 9 * MS).idle_ns, START + 7 * MS);
-	said[1].since_ns = UINT64_MAX; /* not in the future */
-	EXPECT_EQUAL(look(2, START + 9 * MS).idle_ns, START + 9 * MS);
-}
-
-static void nothing_is_busy_for_longer_than_has_passed(void)
-{
-	begin();
-	look(1, START);
-	said[0] = (struct gpushare_work){.submitted = 1, .busy_ns = UINT64_MAX, .since_ns = 0};
-	EXPECT_EQUAL(look(1, START + MS).busy_ns, MS);
-	said[0] = (struct gpushare_work){.submitted = 1, .since_ns = 0};
-	EXPECT_EQUAL(look(1, START + 2 * MS).busy_ns, 2 * MS);
-}
-
 static void random_bytes_are_survived(void)
 {
 	begin();
@@ -128,35 +104,12 @@ static void random_bytes_are_survived(void)
 	}
 }
 
-static void a_record_whose_writer_was_killed_is_read_as_it_is(void)
-{
-	const struct gpushare_work torn = {
-		.begun = 8, .done = 7, .waiting = 1, .submitted = 2, .ended = 1};
-	const struct gpushare_status_header header = {.high_water = 1};
-	struct seen seen;
-
-	begin();
-	int fd = memfd_create("status", MFD_CLOEXEC);
-	EXPECT(fd >= 0);
-	EXPECT_EQUAL(ftruncate(fd, GPUSHARE_STATUS_BYTES), 0);
-	EXPECT_EQUAL(pwrite(fd, &header, sizeof(header), 0), (ssize_t)sizeof(header));
-	EXPECT_EQUAL(pwrite(fd, &torn, sizeof(torn), GPUSHARE_STATUS_WORK_OFFSET),
-		(ssize_t)sizeof(torn));
-	status_page_read(&work, fd, 0, true, START, &seen);
-	EXPECT_EQUAL(seen.contexts, 1);
-	EXPECT_EQUAL(seen.waiting, 1);
-	close(fd);
-}
-
 int main(void)
 {
 	what_was_before_the_first_look_is_not_counted();
 	what_is_pending_is_busy_until_now();
 	an_end_that_is_seen_late_is_not_counted_twice();
 	what_a_process_took_stays_when_it_ends();
-	a_tenant_is_idle_since_its_last_work_ended();
-	nothing_is_busy_for_longer_than_has_passed();
 	random_bytes_are_survived();
-	a_record_whose_writer_was_killed_is_read_as_it_is();
 	return 0;
 }

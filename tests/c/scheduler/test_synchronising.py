@@ -9,10 +9,10 @@ import pytest
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
 from tools.model.machine import MachineModel
-from tools.model.policy import CLOSED, SeenStruct, ShareStruct
+from tools.model.policy import SeenStruct, ShareStruct
 from tools.model.programs import synchronising, training
 from tools.model.synchronising import SYNCHRONISING, Judged, judge
-from tools.model.tenant import ModelTenant, Program, Sleep, Step, Thread
+from tools.model.tenant import ModelTenant, Program, Step, Thread
 
 
 @functools.cache
@@ -81,41 +81,6 @@ def test_windows_are_back_as_soon_as_tenants_contend(ns: int, capped: bool) -> N
         "b", later(training(ns), after_ns=SECOND, us=60), ShareStruct(700, capped=capped)
     )
     assert abs(share_in_the_first_second(machine, tenant) - 70) <= 2.5
-
-
-def test_a_capped_tenant_keeps_its_cap_beside_one_at_the_host() -> None:
-    machine = MachineModel()
-    tenant = machine.tenant(
-        "a", later(training(100 * US), after_ns=SECOND), ShareStruct(300, capped=True)
-    )
-    machine.tenant("b", synchronising(50 * US, 1, host_ns=440 * US), ShareStruct(700))
-    assert 28 <= share_in_the_first_second(machine, tenant) <= 31.5
-
-
-def test_use_of_an_uncontended_card_is_not_owed() -> None:
-    machine = MachineModel()
-    greedy = training(100 * US)
-    machine.tenant("less", later(greedy, after_ns=SECOND, us=20), ShareStruct(500))
-    tenant = machine.tenant("more", later(greedy, after_ns=SECOND, us=90), ShareStruct(500))
-    assert share_in_the_first_second(machine, tenant) >= 47
-
-
-def test_gates_are_closed_while_nothing_happens() -> None:
-    """A launch at an open gate sends no wake-up, and the scheduler may be asleep by then."""
-
-    def pauses(thread: Thread) -> Iterator[Step]:
-        del thread
-        yield Sleep(10 * SECOND)
-
-    machine = MachineModel()
-    tenants = [
-        machine.tenant("ab"[at], later(pauses, after_ns=SECOND, us=50 + at), ShareStruct(500))
-        for at in range(2)
-    ]
-    machine.run(0.9)
-    assert all(tenant.places[0].mode != CLOSED for tenant in tenants)
-    machine.run(1)
-    assert any(tenant.places[0].mode == CLOSED for tenant in tenants)
 
 
 def hides_its_work(seen: SeenStruct) -> None:
