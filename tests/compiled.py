@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,3 +32,25 @@ def compile_c(output: Path, *words: str | Path) -> Path:
     flags = ("-std=gnu11", "-D_GNU_SOURCE=", "-g", f"-I{ROOT}/libhook/include")
     subprocess.run([compiler, *flags, *map(str, words), "-o", str(output), "-ldl"], check=True)
     return output
+
+
+_SHOW = """
+#include <stddef.h>
+#include <stdio.h>
+static void number(unsigned long long value) { printf("%llu\\n", value); }
+static void text(const char *value) { puts(value); }
+#define SHOW(value) _Generic((value), char *: text, default: number)(value);
+int main(void)
+{
+"""
+
+
+def figures(folder: Path, header: Path, expressions: Mapping[str, str]) -> dict[str, int | str]:
+    """Return what C makes of each of the expressions behind a header."""
+    source = folder / "figures.c"
+    lines = [f"SHOW({expression})" for expression in expressions.values()]
+    source.write_text(f'#include "{header}"\n{_SHOW}' + "\n".join(lines) + "\n}\n")
+    program = compile_c(folder / "figures", "-Wall", source)
+    printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    values = [int(line) if line.isdigit() else line for line in printed.splitlines()]
+    return dict(zip(expressions, values, strict=True))

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from gpushare import abi
+from tests.compiled import figures
 
 INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
 
@@ -52,35 +51,15 @@ STRUCTS: Final = {
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
-    lines = [f'T("{name}", GPUSHARE_{name})' for name in TEXTS.split()]
-    lines += [f'N("{name}", GPUSHARE_{name})' for name in NUMBERS.split()]
+    asked = {name: f"GPUSHARE_{name}" for name in (*TEXTS.split(), *NUMBERS.split())}
     for struct, fields in STRUCTS.items():
-        lines.append(f'N("{struct.upper()}_BYTES", sizeof(struct gpushare_{struct}))')
-        lines += [
-            f'N("{f"{struct}_{field}".upper()}", offsetof(struct gpushare_{struct}, {field}))'
-            for field in fields.split()
-        ]
-    for number in (0, 1, 15):
-        lines.append(f'N("card {number}", GPUSHARE_GRANT_CARD_OFFSET({number}))')
-    lines.append('N("key bytes", sizeof((struct gpushare_grant_header *)0)->key)')
-    lines.append('N("uuid bytes", sizeof((struct gpushare_grant_card *)0)->uuid)')
-    body = ";\n".join(lines)
-    source = tmp_path_factory.mktemp("abi") / "abi.c"
-    source.write_text(
-        "#include <stddef.h>\n#include <stdio.h>\n"
-        '#include "gpushare_abi.h"\n'
-        '#define N(name, value) printf("\\"%s\\": %llu,\\n", name, (unsigned long long)(value))\n'
-        '#define T(name, value) printf("\\"%s\\": \\"%s\\",\\n", name, value)\n'
-        f'int main(void)\n{{\nputs("{{");\n{body};\nputs("\\"end\\": 0}}");\nreturn 0;\n}}\n'
-    )
-    program = source.with_suffix("")
-    subprocess.run(
-        ["cc", "-std=c11", "-Wall", "-Werror", f"-I{INCLUDE}", str(source), "-o", str(program)],
-        check=True,
-    )
-    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    figures: dict[str, int | str] = json.loads(printed)
-    return figures
+        asked[f"{struct}_bytes".upper()] = f"sizeof(struct gpushare_{struct})"
+        for field in fields.split():
+            asked[f"{struct}_{field}".upper()] = f"offsetof(struct gpushare_{struct}, {field})"
+    asked |= {f"card {number}": f"GPUSHARE_GRANT_CARD_OFFSET({number})" for number in (0, 1, 15)}
+    asked["key bytes"] = "sizeof((struct gpushare_grant_header *)0)->key"
+    asked["uuid bytes"] = "sizeof((struct gpushare_grant_card *)0)->uuid"
+    return figures(tmp_path_factory.mktemp("abi"), INCLUDE / "gpushare_abi.h", asked)
 
 
 def python_names() -> list[str]:
@@ -120,7 +99,7 @@ def test_no_figure_is_left_uncompared() -> None:
         "GRANT_HEADER_KEY_BYTES",
         "GRANT_CARD_UUID_BYTES",
     }
-    figures = {
+    known = {
         name for name, value in vars(abi).items() if name.isupper() and isinstance(value, int | str)
     }
-    assert figures == compared
+    assert known == compared

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 
 from gpushare import simulator
 from gpushare.simulator import device_file
-
-ROOT = Path(__file__).parents[3]
+from tests.compiled import ROOT, figures
 
 
 def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
@@ -35,40 +33,8 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
         wanted[f"sizeof(struct {name})"] = ctypes.sizeof(mirror)
         for field, *_ in mirror._fields_:
             wanted[f"offsetof(struct {name}, {field})"] = getattr(mirror, field).offset
-    lines = ['#include "device.h"', "#include <stddef.h>", "#include <stdio.h>", "int main(void){"]
-    lines += [f'printf("%llu\\n", (unsigned long long){figure});' for figure in wanted]
-    source, program = tmp_path / "layout.c", tmp_path / "layout"
-    source.write_text("\n".join([*lines, "}"]))
-    subprocess.run(
-        ["gcc", "-I", str(ROOT / "simulator"), str(source), "-o", str(program)], check=True
-    )
-    printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
-    assert dict(zip(wanted, map(int, printed.split()), strict=True)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"memory_bytes": None}, "memory_bytes is missing"),
-        ({"memory_bytes": "16 GiB"}, "memory_bytes: '16 GiB' is not int"),
-        ({"memory_bytes": -1}, "memory_bytes: -1 is negative"),
-        ({"mig_capable": True}, "mig_capable: True is not int"),
-        ({"memory_byte": 1}, "memory_byte is not a profile key"),
-    ],
-)
-def test_a_wrong_profile_is_refused_by_key_and_value(
-    tmp_path: Path, change: dict[str, Any], told: str
-) -> None:
-    profile = {
-        key: value
-        for key, value in (device_file.load_profile("t4") | change).items()
-        if value is not None
-    }
-    path = tmp_path / "changed.json"
-    path.write_text(json.dumps(profile))
-    with pytest.raises(device_file.ProfileError, match=told):
-        simulator.create(tmp_path / "machine", path)
-    assert not (tmp_path / "machine").exists()
+    header = ROOT / "simulator/device.h"
+    assert figures(tmp_path, header, {figure: figure for figure in wanted}) == wanted
 
 
 @pytest.mark.parametrize(
@@ -90,15 +56,6 @@ def test_an_impossible_simulation_is_refused(
 ) -> None:
     with pytest.raises(device_file.ProfileError, match=re.escape(told)):
         simulator.create(tmp_path, **options)
-
-
-def test_a_running_machine_refuses_what_it_cannot_become(tmp_path: Path) -> None:
-    made = simulator.create(tmp_path)
-    for version in ("new", "5" * 80, "590,1"):
-        with pytest.raises(device_file.ProfileError, match=r"Use, for example, 590"):
-            simulator.change_driver(made.device, version)
-    with pytest.raises(device_file.ProfileError, match=r"unknown\. Use one of"):
-        simulator.partition(made.device, ["9g.1gb"])
 
 
 def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path: Path) -> None:
