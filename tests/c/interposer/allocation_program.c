@@ -7,9 +7,7 @@
  *     sync | trim        -> ok | error CODE    wait for the card; let pools and graphs keep nothing
  *     info               -> ok FREE TOTAL
  *
- * or, with a seed behind, takes and gives at random until it is killed; it says "ready" before.
- *
- *     allocation_program LOOKUP [DEVICE [SEED]]    finds the driver by LOOKUP (lookups.h); device 0
+ *     allocation_program LOOKUP [DEVICE]    finds the driver by LOOKUP (lookups.h); device 0
  * unless told
  */
 #include <inttypes.h>
@@ -116,35 +114,6 @@ static void serve(void)
 	}
 }
 
-static uint32_t draw(uint32_t *state)
-{
-	*state = *state * 1664525 + 1013904223;
-	return *state >> 8;
-}
-
-static void mix(uint32_t state)
-{
-	int taken[8];
-	int count = 0;
-
-	for (;;) {
-		uint32_t drawn = draw(&state);
-		if (count > 0 && (drawn & 1 || count == 8)) {
-			int which = (int)(draw(&state) % (uint32_t)count);
-			if (give(taken[which]) != CUDA_SUCCESS)
-				exit(3);
-			taken[which] = taken[--count];
-		} else {
-			int number = take(&allocation_paths[draw(&state) % allocation_path_count],
-				(draw(&state) % 8 + 1) * 2 * MIB);
-			if (number >= 0)
-				taken[count++] = number;
-		}
-		if (drawn % 16 == 2)
-			allocation_trim();
-	}
-}
-
 int main(int argc, char **argv)
 {
 	if (argc < 2)
@@ -153,11 +122,6 @@ int main(int argc, char **argv)
 		lookup_named(argv[1]), argc > 2 ? (CUdevice)strtol(argv[2], NULL, 10) : 0);
 	if (result != CUDA_SUCCESS)
 		die("start", result);
-	if (argc > 3) {
-		printf("ready\n");
-		fflush(stdout);
-		mix((uint32_t)strtoul(argv[3], NULL, 10));
-	}
 	serve();
 	return 0;
 }

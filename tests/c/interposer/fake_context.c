@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fake driver's contexts beyond the plain ones, and what is loaded into them: what the
- * simulator cannot be told to do.
+ * The fake driver's contexts beyond the plain ones, and their limits: what the simulator cannot be
+ * told to do.
  *
- * FAKE_CUDA_LOADING   what cuModuleGetLoadingMode answers: 1 eager, 2 lazy
  * FAKE_CUDA_LIMIT     "used" where a kernel has used the heap, so that no limit can be set
  */
 #include <stdatomic.h>
@@ -15,7 +14,6 @@
 #define KIB ((size_t)1024)
 #define MIB (KIB * 1024)
 
-static _Atomic int modules;
 static size_t limits[CU_LIMIT_MAX] = {
 	[CU_LIMIT_STACK_SIZE] = KIB,
 	[CU_LIMIT_PRINTF_FIFO_SIZE] = 8 * MIB,
@@ -48,12 +46,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx context)
 	return cuDevicePrimaryCtxRelease_v2(device);
 }
 
-CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
-{
-	cuDevicePrimaryCtxRetain(context, green->device);
-	return cuDevicePrimaryCtxRelease_v2(green->device);
-}
-
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
 	*value = limits[limit];
@@ -68,28 +60,6 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	value = value < 64 * MIB ? value : 64 * MIB;
 	limits[limit] = (value + 64 * KIB - 1) / (64 * KIB) * (64 * KIB);
 	return CUDA_SUCCESS;
-}
-
-CUresult cuModuleGetLoadingMode(CUmodule_loading_mode *mode)
-{
-	const char *wanted = getenv("FAKE_CUDA_LOADING");
-
-	*mode = wanted ? atoi(wanted) : 1;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuModuleLoad(CUmodule *module, const char *path)
-{
-	(void)path;
-	if (getenv("FAKE_CUDA_FAIL"))
-		return CUDA_ERROR_INVALID_IMAGE;
-	*module = (CUmodule)((uintptr_t)&modules + 256 * (uintptr_t)++modules);
-	return CUDA_SUCCESS;
-}
-
-CUresult cuModuleUnload(CUmodule module)
-{
-	return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 #define EXPORT __attribute__((visibility("default")))

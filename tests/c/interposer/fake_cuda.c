@@ -21,9 +21,7 @@
 
 static __thread CUcontext current;
 static _Atomic uint64_t next_address = UINT64_C(0x7f0000000200);
-static _Atomic int live; /* allocations */
 static _Atomic int primary_users[2];
-static _Atomic int calls; /* of cuLaunchKernel */
 
 /* What another thread does when the driver has just done what it was asked for, or is about to look
  * at it: once. */
@@ -65,42 +63,13 @@ static CUresult allocate(uint64_t *address, uint64_t bytes)
 	if (getenv("FAKE_CUDA_FAIL"))
 		return CUDA_ERROR_LAUNCH_FAILED;
 	*address = atomic_fetch_add(&next_address, (bytes + 511) / 512 * 512);
-	atomic_fetch_add(&live, 1);
 	return CUDA_SUCCESS;
-}
-
-/* The pool's memory. It keeps nothing of what is freed. */
-#define POOLED 16
-static _Atomic uint64_t pooled[POOLED], pooled_bytes[POOLED];
-
-static CUresult pool_allocate(CUdeviceptr *pointer, uint64_t bytes)
-{
-	uint64_t address;
-	CUresult result = allocate(&address, bytes);
-
-	if (result == CUDA_SUCCESS)
-		*pointer = address;
-	for (int i = 0; result == CUDA_SUCCESS && i < POOLED; i++) {
-		uint64_t none = 0;
-		if (!atomic_compare_exchange_strong(&pooled[i], &none, address))
-			continue;
-		atomic_store(&pooled_bytes[i], bytes);
-		break;
-	}
-	return done(result);
 }
 
 static CUresult release(uint64_t address)
 {
-	for (int i = 0; i < POOLED; i++) {
-		if (address == 0 || atomic_load(&pooled[i]) != address)
-			continue;
-		atomic_store(&pooled_bytes[i], 0);
-		atomic_store(&pooled[i], 0);
-	}
 	if (address < UINT64_C(0x7f0000000000) || address >= atomic_load(&next_address))
 		return CUDA_ERROR_INVALID_VALUE;
-	atomic_fetch_sub(&live, 1);
 	return CUDA_SUCCESS;
 }
 
@@ -256,57 +225,6 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 	return cuMemAlloc_v2(pointer, bytes);
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-	(void)stream;
-	return pool_allocate(pointer, bytes);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-	(void)stream;
-	return pool_allocate(pointer, bytes);
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
-{
-	(void)device;
-	*pool = (CUmemoryPool)&live;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
-{
-	return cuDeviceGetDefaultMemPool(pool, device);
-}
-
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
-{
-	uint64_t bytes = 0;
-
-	if (pool != (CUmemoryPool)&live)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-		for (int i = 0; i < POOLED; i++)
-			bytes += atomic_load(&pooled_bytes[i]);
-	else if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(value, &bytes, sizeof(bytes));
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
-{
-	(void)stream;
-	*status = CU_STREAM_CAPTURE_STATUS_NONE;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status)
-{
-	return cuStreamIsCapturing(stream, status);
-}
-
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 {
 	(void)stream;
@@ -316,18 +234,6 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-	return release(pointer);
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
-{
-	(void)stream;
-	return release(pointer);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
-{
-	(void)stream;
 	return release(pointer);
 }
 
@@ -358,7 +264,6 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 	unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
 {
 	(void)function, (void)stream, (void)parameters, (void)extra;
-	atomic_fetch_add(&calls, 1);
 	/* Arguments in registers and on the stack must have come through. */
 	return grid_x == 1 && grid_y == 2 && grid_z == 3 && block_x == 4 && block_y == 5 &&
 			       block_z == 6 && shared_bytes == 7
@@ -385,12 +290,6 @@ EXPORT CUresult cuMemAlloc_v3(CUdeviceptr *pointer, size_t bytes, size_t more);
 CUresult cuMemAlloc_v3(CUdeviceptr *pointer, size_t bytes, size_t more)
 {
 	return cuMemAlloc_v2(pointer, bytes + more);
-}
-
-EXPORT int fake_live(void);
-int fake_live(void)
-{
-	return atomic_load(&live);
 }
 
 static const struct line {

@@ -155,36 +155,3 @@ BATCH(cuMemPrefetchBatchAsync)
 BATCH(cuMemPrefetchBatchAsync_ptsz)
 BATCH(cuMemDiscardAndPrefetchBatchAsync)
 BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
-
-CUresult cuImportExternalMemory(
-	CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
-{
-	CUmemGenericAllocationHandle handle = 0;
-	CUresult result = description ? handle_new(&handle) : CUDA_ERROR_INVALID_VALUE;
-
-	*memory = (CUexternalMemory)(uintptr_t)handle;
-	return result;
-}
-
-CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
-	const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *description)
-{
-	CUmemGenericAllocationHandle handle = 0;
-	CUresult result = handle_new(&handle);
-
-	(void)memory, (void)description;
-	*array = (CUmipmappedArray)(uintptr_t)handle;
-	return result;
-}
-
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
-{
-	(void)array;
-	return outcome();
-}
-
-CUresult cuDestroyExternalMemory(CUexternalMemory memory)
-{
-	(void)memory;
-	return outcome();
-}

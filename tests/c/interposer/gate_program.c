@@ -184,9 +184,9 @@ CUresult launch_incompletely(void)
 	return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 
-struct work work_of(unsigned process)
+struct work own_work(void)
 {
-	const struct gpushare_work *page = card_work(0, process);
+	const struct gpushare_work *page = card_work(0, 0);
 	struct work work;
 	uint32_t done;
 
@@ -202,11 +202,6 @@ struct work work_of(unsigned process)
 			.throttled_ns = atomic_load(&page->throttled_ns)};
 	} while (atomic_load(&page->begun) != done);
 	return work;
-}
-
-struct work own_work(void)
-{
-	return work_of(0);
 }
 
 void pause_a_little(void)
@@ -266,14 +261,5 @@ uint64_t served_ns(void)
 
 	for (unsigned i = 0; i < SIM_CONTEXTS; i++)
 		sum += atomic_load(&device_file()->cards[0].contexts[i].served_ns);
-	return sum;
-}
-
-uint64_t recorded_events(void)
-{
-	uint64_t sum = 0;
-
-	for (unsigned i = 0; i < SIM_CONTEXTS; i++)
-		sum += atomic_load(&device_file()->cards[0].contexts[i].markers_added);
 	return sum;
 }

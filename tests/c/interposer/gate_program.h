@@ -46,12 +46,11 @@ void launch_elsewhere(void);
 /* Of a short kernel, without its parameter. */
 CUresult launch_incompletely(void);
 
-/* A process's work as it stands between two changes of it. */
+/* This process's work as it stands between two changes of it. */
 struct work {
 	uint32_t waiting, forced;
 	uint64_t busy_ns, since_ns, pending_ns, submitted, ended, throttled_ns;
 };
-struct work work_of(unsigned process);
 struct work own_work(void);
 
 /* Until it is so: a condition that never comes ends the test by its time-out. */
@@ -68,8 +67,7 @@ void join(pthread_t thread);
 uint64_t now_ns(void);
 /* What the simulator is to do wrong on the card. */
 struct sim_faults *device_faults(void);
-/* Card time that the simulator has given to all contexts, and events that were recorded in them. */
+/* Card time that the simulator has given to all contexts. */
 uint64_t served_ns(void);
-uint64_t recorded_events(void);
 
 #endif

@@ -36,17 +36,6 @@ def test_the_charge_is_the_drivers_use(simulated: ProgramContainer) -> None:
         assert given in {-(-grown // (2 * MIB)) * 2 * MIB, 0 if grown <= MIB else None}, number
 
 
-@inside()
-def test_sizes_that_overflow_are_out_of_memory() -> None:
-    start()
-    most = (1 << 64) - 1
-    for size in ((most, 0, 0), (1 << 40, 1 << 40, 0), (1 << 30, 1 << 30, 1 << 30)):
-        shape = byref(Array3D2(*size, FLOAT, 4, 0))
-        assert result_of(made, "cuArray3DCreate_v2", shape) == OUT_OF_MEMORY
-        assert result_of(made, "cuMipmappedArrayCreate", shape, 99) == OUT_OF_MEMORY
-    assert charged() == 0
-
-
 def test_an_array_without_memory_is_refused_with_one_line(simulated: ProgramContainer) -> None:
     simulated.env["GPUSHARE_LOG"] = "warning"
     each = "[result_of(f, 64, 0, flag) for f in (array, mipmap) for flag in (SPARSE, DEFERRED)]"

@@ -62,17 +62,6 @@ def test_the_primary_context_is_charged_once_and_takes_its_buffers_along(
     assert priced.tenant.used() == (0, 0)
 
 
-@inside("priced")
-def test_a_created_context_takes_its_buffers_along_but_no_physical_memory(
-    priced: ProgramContainer,
-) -> None:
-    handle = start()
-    alloc(20 * MIB)
-    create(6 * MIB)
-    call("cuCtxDestroy_v2", handle)
-    assert priced.tenant.used() == (6 * MIB, 0)
-
-
 @inside("container")
 def test_a_primary_context_that_is_there_already_is_never_refused(
     container: ProgramContainer,
@@ -103,21 +92,6 @@ def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
     assert tenant.used() == (0, 0)
     call("cuCtxSetCurrent", primary_behind())
     assert tenant.used() == ONE
-
-
-@inside("priced_fake")
-def test_green_contexts_are_charged_as_the_primary_one_which_they_keep() -> None:
-    call("cuInit", 0)
-    one, other = (made("cuGreenCtxCreate", None, 0, 1) for _ in range(2))
-    call("cuCtxSetCurrent", made("cuCtxFromGreenCtx", one))
-    assert charged() == PRICE
-    alloc(20 * MIB)
-    call("cuGreenCtxDestroy", one)
-    made("cuDevicePrimaryCtxRetain", 0)
-    call("cuGreenCtxDestroy", other)
-    assert charged() == PRICE + 20 * MIB
-    call("cuDevicePrimaryCtxRelease_v2", 0)
-    assert charged() == 0
 
 
 @inside("fake")

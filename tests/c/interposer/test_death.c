@@ -115,60 +115,6 @@ static void a_reader_clears_what_a_killed_process_left(void)
 	}
 }
 
-static void hold_lock(void)
-{
-	CHECK(page_lock());
-	atomic_store(step, 2);
-	wait_step(3);
-	page_unlock();
-}
-
-static void a_reader_waits_for_no_lock(void)
-{
-	tenant_reset(10 * MIB);
-	atomic_store(step, 0);
-	pid_t child = start_child(take_half_and_wait);
-	wait_step(1);
-	kill(child, SIGKILL);
-	wait_child(child);
-	pid_t holder = start_child(hold_lock);
-	wait_step(2);
-	CHECK(!page_try_lock());
-	for (int i = 0; i < 100; i++) {
-		process_table_refresh();
-		usleep(1000);
-	}
-	CHECK(tenant_used_bytes() == 5 * MIB);
-	atomic_store(step, 3);
-	CHECK(wait_child(holder) == 0);
-	CHECK(page_try_lock());
-	page_unlock();
-}
-
-static void grandchild_waits(void)
-{
-	prctl(PR_SET_PDEATHSIG, 0); /* it lives on, until its alarm at the latest */
-	atomic_store(step, 1);
-	wait_step(2);
-}
-
-/* The child takes all and dies while a child of its own lives on. */
-static void take_all_and_fork(void)
-{
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
-	start_child(grandchild_waits);
-	wait_step(1);
-}
-
-static void orphan_does_not_keep_its_parents_memory(void)
-{
-	tenant_reset(10 * MIB);
-	atomic_store(step, 0);
-	CHECK(in_child(take_all_and_fork) == 0);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
-	atomic_store(step, 2);
-}
-
 static void take_all_and_exec(void)
 {
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
@@ -219,43 +165,6 @@ static void a_full_page_refuses(void)
 	CHECK(in_child(join_in_vain) == 0);
 }
 
-static void *go_on(void *unused)
-{
-	(void)unused;
-	pause();
-	return NULL;
-}
-
-static void end_first_thread(void)
-{
-	pthread_t thread;
-
-	CHECK(pthread_create(&thread, NULL, go_on, NULL) == 0);
-	pthread_exit(NULL);
-}
-
-static void a_process_goes_on_without_its_first_thread(void)
-{
-	pid_t child = start_child(end_first_thread);
-	uint64_t starttime = process_starttime(child);
-	char path[32], state = 0;
-
-	CHECK(starttime != 0);
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)child);
-	while (state != 'Z') {
-		FILE *stat = fopen(path, "r");
-		CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
-		fclose(stat);
-		usleep(1000);
-	}
-	CHECK(process_starttime(child) == starttime);
-	CHECK(kill(child, SIGKILL) == 0);
-	siginfo_t ended;
-	CHECK(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0);
-	CHECK(process_starttime(child) == 0); /* a zombie */
-	wait_child(child);
-}
-
 int main(int count, char **arguments)
 {
 	if (count > 1 && strcmp(arguments[1], "successor") == 0)
@@ -265,11 +174,8 @@ int main(int count, char **arguments)
 	TEST(killed_anywhere);
 	TEST(zombie_holds_nothing);
 	TEST(a_reader_clears_what_a_killed_process_left);
-	TEST(a_reader_waits_for_no_lock);
-	TEST(orphan_does_not_keep_its_parents_memory);
 	TEST(exec_starts_anew);
 	TEST(another_process_with_the_same_pid);
 	TEST(a_full_page_refuses);
-	TEST(a_process_goes_on_without_its_first_thread);
 	return 0;
 }

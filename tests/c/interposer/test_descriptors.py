@@ -49,12 +49,6 @@ def listening(simulated: ProgramContainer) -> Iterator[ProgramContainer]:
         yield simulated
 
 
-@pytest.fixture
-def listening_fake(fake: ProgramContainer) -> Iterator[ProgramContainer]:
-    with fake.tenant.listen():
-        yield fake
-
-
 @inside("listening")
 def test_they_are_high_close_on_exec_and_let_no_file_table_grow() -> None:
     """That would take milliseconds in a program with threads."""
@@ -98,20 +92,6 @@ def test_a_program_may_close_them_and_use_their_numbers(replaced: bool) -> None:
     check = take_away(replaced=replaced)
     while not {abi.STATUS_NAME, abi.WAKEUP_NAME} <= own().keys():
         use(spin)
-    check()
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-@inside("listening_fake")
-def test_a_program_may_close_the_socket_too(replaced: bool) -> None:
-    start()
-    check = take_away(replaced=replaced)
-    for name in range(60):  # that are reported; it connects once a second at the most
-        proc_address(f"cuTomorrow_{name}", 99000)
-        if "socket" in own():
-            break
-        threading.Event().wait(0.05)
-    assert "socket" in own()
     check()
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -175,23 +174,6 @@ def test_the_request_is_repeated_and_survives_a_restart_of_the_daemon(
     assert caller.heard() is True
     caller.end()
     daemon.close()
-
-
-def test_signals_do_not_end_the_wait(
-    eviction: WrittenEviction, daemon: EvictingDaemon, caller: Rank
-) -> None:
-    caller.ask("signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))")
-    caller.ask("[]", "handled")
-    caller.ask("globals().update(handled=handled)")
-    eviction.set(1)
-    caller.tell("call('cuCtxGetFlags', byref(c_uint()))")
-    assert daemon.next_request() == caller.process.pid
-    for _ in range(20):
-        os.kill(caller.process.pid, signal.SIGUSR1)
-        wait_until(lambda: waits(caller))
-    eviction.set(0)
-    caller.heard()
-    assert caller.ask("len(handled)") > 0  # Python's handler runs behind the call
 
 
 def copy_for_ever(seed: str, rounds: list[int], handle: c_void_p) -> None:

@@ -14,16 +14,6 @@
 
 #define TIMING_INTERVAL_NS (500 * MICROSECOND)
 
-static void nothing_is_counted_while_open(void)
-{
-	gate_set(GPUSHARE_GATE_OPEN);
-	for (int i = 0; i < 100; i++)
-		launch(10 * MICROSECOND);
-	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
-	CHECK(own_work().submitted == 0 && own_work().busy_ns == 0);
-	CHECK(wakeup_count() == 0);
-}
-
 /* An end is seen a moment before its wake-up: until none has arrived for a while. */
 static void until_quiet(void)
 {
@@ -90,20 +80,6 @@ static void closed_waits(void)
 	CHECK(own_work().forced == before.forced);
 }
 
-static void window_bounds(void)
-{
-	uint64_t most = 0;
-
-	gate_set(GPUSHARE_GATE_WINDOW);
-	for (int i = 0; i < 300; i++) {
-		launch(100 * MICROSECOND);
-		const uint64_t pending = own_work().pending_ns;
-		most = pending > most ? pending : most;
-	}
-	until_idle();
-	CHECK(most > 0 && most <= the_gate()->in_flight_max_ns);
-}
-
 /* How much more was counted than the card has served; less by one timing event at most. */
 static uint64_t counted_too_much(void)
 {
@@ -161,17 +137,6 @@ static void closing_stops_launching_threads(void)
 	CHECK(stopped < before + launched);
 }
 
-static void a_long_piece_passes_where_nothing_is_pending(void)
-{
-	gate_set(GPUSHARE_GATE_WINDOW);
-	until_idle();
-	const uint32_t forced = own_work().forced;
-	for (int i = 0; i < 3; i++)
-		launch(10 * MILLISECOND); /* five windows long */
-	until_idle();
-	CHECK(own_work().forced == forced);
-}
-
 static void a_wait_ends_at_its_longest(void)
 {
 	gate_set(GPUSHARE_GATE_CLOSED);
@@ -219,20 +184,6 @@ static void a_window_is_for_all_processes_together(void)
 	other_process_ends();
 }
 
-static void work_launched_through_an_open_gate_is_busy_time(void)
-{
-	gate_set(GPUSHARE_GATE_OPEN);
-	const uint64_t begun = now_ns(), busy = own_work().busy_ns;
-	launch(30 * MILLISECOND);
-	gate_set(GPUSHARE_GATE_METERED);
-	launch(100 * MICROSECOND);
-	const uint64_t counted_from = now_ns();
-	until_idle();
-	const uint64_t counted = own_work().busy_ns - busy;
-	CHECK(counted + (counted_from - begun) >= 30 * MILLISECOND);
-	CHECK(counted >= 100 * MICROSECOND && counted <= now_ns() - begun);
-}
-
 /* It has joined a group, and nothing takes it out again. */
 static void a_launch_that_is_refused_among_others_ends_with_them(void)
 {
@@ -278,27 +229,6 @@ static void groups(int count)
 	}
 }
 
-static void sleep_for(uint64_t ns)
-{
-	const struct timespec time = {.tv_nsec = (long)ns};
-
-	nanosleep(&time, NULL);
-}
-
-/* A group has an event at its start and one at its end, which its wait records. */
-static void a_group_has_two_events(void)
-{
-	uint64_t events;
-
-	gate_set(GPUSHARE_GATE_WINDOW);
-	do {
-		const uint64_t before = recorded_events();
-		groups(GROUPS);
-		events = recorded_events() - before;
-		CHECK(events >= 2 * GROUPS);
-	} while (events > 2 * GROUPS + GROUPS / 2);
-}
-
 static void work_is_seen_when_the_program_waits_no_more(void)
 {
 	for (int i = 0; i < 20; i++) {
@@ -323,26 +253,6 @@ static void a_launch_at_the_gate_has_its_room(void)
 	CHECK(own_work().forced == forced);
 }
 
-/* The card is idle between the work and the wait: that is charged once at most. */
-static void a_late_wait_is_charged_little(void)
-{
-	uint64_t truth, charged;
-
-	do {
-		groups(ENOUGH);
-		const uint64_t served = served_ns(), busy = own_work().busy_ns;
-		for (int i = 0; i < 20; i++) {
-			launches(LAUNCHES);
-			sleep_for(5 * MILLISECOND);
-			CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
-		}
-		truth = served_ns() - served;
-		charged = own_work().busy_ns - busy;
-		CHECK(truth == 20 * LAUNCHES * KERNEL_NS);
-		CHECK(charged >= truth / 2);
-	} while (charged > 20 * MILLISECOND);
-}
-
 static void alone_it_keeps_to_its_share(void)
 {
 	const uint64_t beat = now_ns() - SECOND;
@@ -363,50 +273,19 @@ static void alone_it_keeps_to_its_share(void)
 	until_idle();
 }
 
-static void alone_with_no_share_set_it_passes(void)
-{
-	atomic_store(&the_gate()->self_throttle_permille, 0);
-	gate_set(GPUSHARE_GATE_CLOSED);
-	gate_stop_beating(0);
-	launch(10 * MICROSECOND);
-	until_idle();
-}
-
-static void it_waits_again_for_a_scheduler_that_is_back(void)
-{
-	gate_set(GPUSHARE_GATE_CLOSED);
-	gate_beat();
-	uint64_t launched = 0;
-	atomic_store(&stops, false);
-	const pthread_t thread = thread_that(launch_until_stopped, &launched);
-	until_waiting(1);
-	atomic_store(&stops, true);
-	gate_set(GPUSHARE_GATE_WINDOW);
-	join(thread);
-	until_idle();
-}
-
 int main(void)
 {
 	gate_prepare();
 	gate_program_start();
-	TEST(nothing_is_counted_while_open);
 	TEST(metered_counts_and_rings);
 	TEST(closed_waits);
-	TEST(window_bounds);
 	TEST(the_counted_time_is_the_served_time);
 	TEST(closing_stops_launching_threads);
-	TEST(a_long_piece_passes_where_nothing_is_pending);
 	TEST(a_wait_ends_at_its_longest);
 	TEST(a_window_is_for_all_processes_together);
-	TEST(work_launched_through_an_open_gate_is_busy_time);
 	TEST(a_launch_that_is_refused_among_others_ends_with_them);
-	TEST(a_group_has_two_events);
 	TEST(work_is_seen_when_the_program_waits_no_more);
 	TEST(a_launch_at_the_gate_has_its_room);
-	TEST(a_late_wait_is_charged_little);
 	TEST(alone_it_keeps_to_its_share);
-	TEST(alone_with_no_share_set_it_passes);
-	TEST(it_waits_again_for_a_scheduler_that_is_back);
 	return 0;
 }

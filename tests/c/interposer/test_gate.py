@@ -7,7 +7,6 @@ What one process does at a gate is in test_gate.c and test_gate_ends.c.
 
 from __future__ import annotations
 
-import resource
 import sys
 
 import pytest
@@ -18,7 +17,7 @@ from .client import *
 from .conftest import SimulatedContainer
 from .container import ProgramContainer, program
 from .gate import MILLISECOND, WrittenGate
-from .inside import inside, run_inside
+from .inside import inside
 from .rank import Rank
 
 
@@ -64,29 +63,6 @@ def test_a_killed_process_blocks_no_other(simulated: ProgramContainer, gate: Wri
     other.end()
 
 
-def test_a_forked_child_that_execs_is_counted_for_itself(
-    simulated: ProgramContainer, gate: WrittenGate
-) -> None:
-    gate.set(abi.GATE_METERED)
-    lines = (
-        "start()",
-        "launch(kernel(), 50_000_000)",
-        "child = os.fork()",
-        "if child == 0: os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])",
-        "status = os.waitpid(child, 0)[1]",
-        "launch(kernel(), 1000)",
-        "synchronize()",
-        "say(status)",
-        "sys.stdin.read()",
-    )
-    own = program("start()", "launch(kernel(), 1000)", "synchronize()")
-    with simulated.start(sys.executable, "-c", program(*lines), own) as process:
-        assert process.line() == "[0]"
-        gate.until(lambda work: (work.submitted, work.ended) == (2, 2))
-        assert gate.work(1).submitted == 1
-        assert gate.work(0).busy_ns >= 50 * MILLISECOND
-
-
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_a_program_that_lets_go_of_the_library_may_end_at_any_time(
     end: str, simulated: ProgramContainer, gate: WrittenGate
@@ -122,21 +98,3 @@ def test_signals_are_not_for_the_polling_thread_of_a_gate_that_is_not_open(
     synchronize()
     blocked = [int(text.split("SigBlk:")[1].split()[0], 16) >> 14 & 1 for text in threads()]
     assert sorted(blocked) == [0, 1]  # SIGTERM
-
-
-def test_without_a_new_thread_the_waiting_thread_polls(
-    simulated: ProgramContainer, gate: WrittenGate
-) -> None:
-    def body() -> None:
-        start()
-        spin = kernel()
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        os.setresuid(65534, 65534, 65534)  # root may have more than that
-        for _ in range(100):
-            launch(spin, 200_000)
-        synchronize()
-        assert len(threads()) == 1
-
-    gate.set(abi.GATE_WINDOW)
-    run_inside(simulated, body)
-    assert (gate.work().submitted, gate.work().forced) == (100, 0)

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What may end, or go wrong, while work is counted: threads, processes, streams, contexts, events.
+ * What may end, or go wrong, while work is counted: threads, streams, contexts, events.
  */
-#include <spawn.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "device_file.h"
 #include "gate_program.h"
@@ -22,29 +19,6 @@ static void begin(void)
 {
 	gate_set(GPUSHARE_GATE_METERED);
 	until_idle();
-}
-
-static void child_meets_a_closed_gate(void)
-{
-	alarm(30);
-	CHECK(cuInit(0) != CUDA_SUCCESS);
-	CHECK(launch_on(NULL, MICROSECOND) != CUDA_SUCCESS);
-}
-
-static void a_forked_child_starts_clean(void)
-{
-	begin();
-	const struct work before = own_work();
-	keep_card_busy(NULL);
-	atomic_store(&the_gate()->wait_max_ns, 20 * MILLISECOND);
-	gate_set(GPUSHARE_GATE_CLOSED);
-	CHECK(in_child(child_meets_a_closed_gate) == 0);
-	gate_set(GPUSHARE_GATE_METERED);
-	atomic_store(&the_gate()->wait_max_ns, 60 * SECOND);
-	launch(MICROSECOND);
-	until_idle();
-	CHECK(own_work().submitted == before.submitted + 2);
-	CHECK(own_work().busy_ns - before.busy_ns >= 20 * MILLISECOND);
 }
 
 static void nothing(void)
@@ -72,36 +46,6 @@ static void forks_and_launches_do_not_meet(void)
 		join(threads[i]);
 	until_idle();
 	CHECK(own_work().submitted == before + 900);
-}
-
-/* This program once more, which ends while its work is pending and its thread looks at it. */
-static int run_again(const char *how)
-{
-	char *arguments[] = {"test_gate_ends", (char *)how, NULL};
-	pid_t pid;
-
-	CHECK(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, arguments, environ) == 0);
-	return wait_child(pid);
-}
-
-static int main_that_ends(const char *how)
-{
-	CHECK(pages_open(PAGES_WRITE) == NULL);
-	gate_program_start();
-	for (int i = 0; i < 50; i++)
-		launch(200 * MICROSECOND);
-	if (strcmp(how, "thread") == 0)
-		pthread_detach(thread_that(launch_and_look, NULL));
-	return 7;
-}
-
-static void a_process_may_end_with_work_pending(void)
-{
-	begin();
-	for (int i = 0; i < 10; i++) {
-		CHECK(run_again("exit") == 7);
-		CHECK(run_again("thread") == 7);
-	}
 }
 
 static void a_stream_may_end_with_work_pending(void)
@@ -216,48 +160,6 @@ static void more_pieces_than_timing_events_are_all_counted(void)
 	CHECK(own_work().busy_ns - before.busy_ns + MILLISECOND >= served_ns() - served);
 }
 
-/* More streams at a time than have places. */
-static void more_streams_than_places_are_all_counted(void)
-{
-	enum { STREAMS = 100 };
-	CUstream streams[STREAMS];
-
-	begin();
-	const struct work before = own_work();
-	keep_card_busy(NULL);
-	for (int i = 0; i < STREAMS; i++) {
-		CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-		CHECK(launch_on(streams[i], 20 * MICROSECOND) == CUDA_SUCCESS);
-	}
-	until_idle();
-	CHECK(own_work().submitted == before.submitted + STREAMS + 1);
-	CHECK(own_work().busy_ns - before.busy_ns >= 20 * MILLISECOND);
-	for (int i = 0; i < STREAMS; i++)
-		CHECK(cuStreamDestroy_v2(streams[i]) == CUDA_SUCCESS);
-}
-
-static void *launch_one(void *unused)
-{
-	gate_program_enter();
-	launch(10 * MICROSECOND);
-	pthread_testcancel();
-	return unused;
-}
-
-static void a_thread_that_is_cancelled_waits_no_more(void)
-{
-	begin();
-	gate_set(GPUSHARE_GATE_CLOSED);
-	const pthread_t thread = thread_that(launch_one, NULL);
-	until_waiting(1);
-	CHECK(pthread_cancel(thread) == 0);
-	gate_set(GPUSHARE_GATE_WINDOW);
-	join(thread);
-	CHECK(own_work().waiting == 0);
-	launch(10 * MICROSECOND);
-	until_idle();
-}
-
 /* Another process of the tenant may write anything to the page. */
 static void no_thread_waits_forever_because_of_a_page(void)
 {
@@ -280,32 +182,6 @@ static void no_thread_waits_forever_because_of_a_page(void)
 	atomic_store(&the_gate()->wait_max_ns, 60 * SECOND);
 	launch(10 * MICROSECOND);
 	until_idle();
-}
-
-/* Events that are recorded for so many short pieces on the legacy stream. */
-static uint64_t events_for(unsigned pieces)
-{
-	begin();
-	keep_card_busy(NULL);
-	const uint64_t before = recorded_events();
-	for (unsigned i = 0; i < pieces; i++)
-		launch(MICROSECOND);
-	const uint64_t events = recorded_events() - before;
-	until_idle();
-	return events;
-}
-
-/* A timing event that is recorded later than at once would make those streams wait for each
- * other. */
-static void each_piece_has_its_timing_event_where_streams_wait_for_the_legacy_one(void)
-{
-	CUstream stream;
-
-	while (events_for(40) >= 20) /* until it is known how short they are */
-		;
-	CHECK(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
-	CHECK(events_for(40) >= 40);
-	CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
 }
 
 static void *launch_on_own_streams(void *seed)
@@ -360,13 +236,10 @@ static void threads_and_modes_in_any_order(void)
 	CHECK(own_work().pending_ns == 0 && own_work().waiting == 0);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-	if (argc > 1)
-		return main_that_ends(argv[1]);
 	gate_prepare();
 	gate_program_start();
-	TEST(a_forked_child_starts_clean);
 	TEST(forks_and_launches_do_not_meet);
 	TEST(a_stream_may_end_with_work_pending);
 	TEST(a_context_may_end_with_work_pending);
@@ -374,12 +247,7 @@ int main(int argc, char **argv)
 	TEST(a_capture_is_not_disturbed);
 	TEST(an_error_that_stays_ends_what_is_pending);
 	TEST(more_pieces_than_timing_events_are_all_counted);
-	TEST(more_streams_than_places_are_all_counted);
-	TEST(a_thread_that_is_cancelled_waits_no_more);
 	TEST(no_thread_waits_forever_because_of_a_page);
-	TEST(each_piece_has_its_timing_event_where_streams_wait_for_the_legacy_one);
 	TEST(threads_and_modes_in_any_order);
-	/* The last one: the card has work of theirs for a while. */
-	TEST(a_process_may_end_with_work_pending);
 	return 0;
 }

@@ -97,22 +97,6 @@ def test_memory_that_outlives_a_launch_belongs_to_no_other_graph(uploaded: bool)
 
 
 @inside()
-def test_graphs_of_one_stream_share_it_and_of_two_do_not() -> None:
-    """Though there would be no room for both."""
-    holds = begin()
-    one, other = executable(60), executable(80)
-    for _ in range(3):
-        launch_graph(one)
-        launch_graph(other)
-    synchronize()
-    holds(80)
-    trim_graphs()
-    launch_graph(executable(20))
-    launch_graph(executable(30), stream_new())
-    holds(50)
-
-
-@inside()
 def test_child_graphs_are_looked_through() -> None:
     holds = begin()
     outer, inner = graph_new(), graph_of(50 * MIB)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,9 @@ import pytest
 from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer, compile_c
 from .container import ProgramContainer
 from .program import OUT_OF_MEMORY, DriverProgram, RefusedByDriver
-from .rank import Rank
 from .tenant import MIB
 
 QUOTA = 1024 * MIB  # no process is refused a context for what the pools of the others keep
-KILLS = 400
-AT_ONCE = 4
 MANY = 300
 
 
@@ -27,48 +22,6 @@ def container(simulated_container: SimulatedContainer, light_profile: Path) -> P
     made.tenant.set_memory(QUOTA)
     made.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES)
     return made
-
-
-def _killed(container: ProgramContainer, path: str, draw: random.Random) -> None:
-    """Start some that take and give at random, and kill each at a moment drawn at random."""
-    started = [
-        container.start(path, "dlopen", "0", str(draw.randrange(1 << 31))) for _ in range(AT_ONCE)
-    ]
-    for process in started:
-        # Most are killed amid their work; some while they get the driver and enter themselves.
-        if draw.random() < 0.8:
-            process.line()
-        time.sleep(draw.random() * 0.003)  # at a moment that nothing tells
-        process.kill()
-    for process in started:
-        _, said = process.communicate()
-        assert process.returncode == -9, said
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_killed_process_leaves_no_charge_and_no_lock(
-    seed: int, container: ProgramContainer, allocation_program: str
-) -> None:
-    draw = random.Random(seed)
-    with DriverProgram(container, allocation_program) as survivor:
-        everything = survivor.free()
-        truth = _bare_free(container)
-        for _ in range(KILLS // 2 // AT_ONCE):
-            _killed(container, allocation_program, draw)
-            survivor.give(survivor.take("buffer", everything))  # no room is missing, no lock held
-            assert survivor.free() == everything
-        assert container.tenant.processes() == [survivor.process.pid]
-        assert container.tenant.used() == (LIGHT_CONTEXT_BYTES, 1)
-        assert _bare_free(container) == truth
-
-
-def _bare_free(container: ProgramContainer) -> int:
-    """Return what the card itself has free, asked past the filter."""
-    bare = Rank(container.bare())
-    try:
-        return int(bare.ask("memory()[0]"))
-    finally:
-        bare.end()
 
 
 def test_three_hundred_processes_that_start_at_once_are_all_counted(

@@ -53,13 +53,3 @@ def test_the_size_that_the_driver_sets_is_charged() -> None:
     for value in (68 * MIB, 8 * MIB):  # it refuses
         assert result_of(set_limit, HEAP, value) == 1
     assert charged() == 56 * MIB
-
-
-@inside()
-def test_other_limits_are_not_charged_and_overflow_is_out_of_memory() -> None:
-    assert result_of(set_limit, HEAP, 90 * MIB) != 0
-    start()
-    set_limit(PENDING, 1 << 20)
-    for which in (STACK, FIFO, HEAP):
-        assert result_of(set_limit, which, (1 << 64) - 1) == OUT_OF_MEMORY
-    assert charged() == 0

@@ -4,20 +4,12 @@
 
 from __future__ import annotations
 
-import struct
-import subprocess
-import sysconfig
-
-import pytest
-
 from gpushare import abi
 
 from .client import *
 from .conftest import SimulatedContainer
 from .container import ProgramContainer
 from .inside import inside, run_inside
-
-PTXAS = Path(sysconfig.get_path("purelib")) / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
 
 
 @inside()
@@ -46,34 +38,6 @@ def test_managed_variables_are_of_the_kind_that_the_driver_does_not_count(
     module(image(MIB, MIB))
     call("cuCtxDestroy_v2", current())
     assert simulated.tenant.used()[0] == 50 * MIB
-
-
-@pytest.mark.needs("clients")  # ptxas is one of them
-@pytest.mark.parametrize(("mode", "is_charged"), [("1", True), ("2", False)])
-@inside("fake")
-def test_code_is_charged_where_it_comes_with_its_module(
-    mode: str, is_charged: bool, tmp_path: Path
-) -> None:
-    source, cubin = tmp_path / "k.ptx", tmp_path / "k.cubin"
-    source.write_text(HEAD.replace("75", "90").replace("7.0", "8.0") + KERNEL)
-    subprocess.run([PTXAS, "-arch=sm_90", "-o", cubin, source], check=True)
-    os.environ["FAKE_CUDA_LOADING"] = mode
-    start()
-    made("cuModuleLoad", bytes(cubin))
-    constants = _constants(cubin.read_bytes())
-    assert (charged() > constants) == is_charged
-    assert charged() >= constants
-
-
-def _constants(elf: bytes) -> int:
-    """Bytes of the sections .nv.constant*, as the ELF header's tables tell them."""
-    (offset,) = struct.unpack_from("<Q", elf, 40)
-    size, count, names = struct.unpack_from("<3H", elf, 58)
-    sections = [struct.unpack_from("<2I4Q", elf, offset + size * i) for i in range(count)]
-    table = elf[sections[names][4] :]
-    return sum(
-        section[5] for section in sections if table[section[0] :].startswith(b".nv.constant")
-    )
 
 
 def test_a_library_is_charged_once_on_each_card_where_it_is_used(

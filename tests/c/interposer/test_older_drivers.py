@@ -13,7 +13,7 @@ from gpushare.simulator import device_file
 from libhook.table.coverage import exported
 from tools.gpu.symbols import cuda_lines
 
-from .conftest import T4, SimulatedContainer, compile_c
+from .conftest import T4, SimulatedContainer
 from .container import ProgramContainer
 
 #: A driver before cuGetProcAddress_v2, one in between, one older than the table and the newest.
@@ -102,15 +102,3 @@ def test_the_same_symbols_and_answers_with_and_without_gpushare(
     assert probe(older, library) == (there, answers)
     assert there
     assert bool(answers) == (library == "libcuda.so.1")
-
-
-@pytest.mark.parametrize("version", ["11.8"], indirect=True)
-def test_a_program_that_was_bound_before_gets_an_error_it_can_handle(
-    older: ProgramContainer, tmp_path: Path
-) -> None:
-    """The loader binds its symbols at the start; without gpushare, it would refuse to start."""
-    program = compile_c(
-        tmp_path / "bound", "bound.c", "-Wl,-z,now", str(older.libraries / "libcuda.so.1")
-    )
-    done = older.run(program)
-    assert (done.stdout, done.stderr) == ("801 absent\n0 0 cuMemAlloc_v2\n500 1\n", "")

@@ -147,17 +147,6 @@ def test_what_is_not_retried(
     assert machine.failed() == asked
 
 
-def test_nothing_waits_while_a_stream_is_captured(machine: FullCard) -> None:
-    machine.ask("stream_new()", "stream")
-    machine.ask("call('cuStreamBeginCapture_v2', stream, 2)")
-    machine.fill()
-    assert machine.ask("result_of(alloc, MIB)") == OUT_OF_MEMORY
-    assert machine.failed() == 1
-    machine.ask("call('cuStreamEndCapture', stream, byref(c_void_p()))")
-    machine.fill(2)
-    assert machine.ask("result_of(alloc, MIB)") == 0
-
-
 def test_the_daemon_gets_one_report(heard: socket.socket, machine: FullCard) -> None:
     machine.fill(5)
     assert machine.ask("result_of(alloc, 4 * MIB)") == 0

@@ -176,33 +176,10 @@ def mapping_another_while_unmapping(piece: int) -> None:
     assert charged() == SIZE
 
 
-def mapping_again_while_unmapping(piece: int) -> None:
-    where = mapped(piece, SIZE)
-    meanwhile(lambda: map_memory(where, SIZE, piece), lambda: release(piece))
-    unmap(where, SIZE)
-    assert charged() == SIZE
-
-
 def releasing_while_binding(piece: int) -> None:
     group = multicast()
     meanwhile(lambda: release(piece))
     bind("cuMulticastBindMem", group, piece, 0)
-    assert charged() == SIZE
-
-
-def unmapping_while_binding_the_address(piece: int) -> None:
-    group, where = multicast(), mapped(piece, SIZE)
-    release(piece)
-    meanwhile(lambda: unmap(where, SIZE))
-    bind("cuMulticastBindAddr", group, piece, where - 2 * MIB)
-    assert charged() == SIZE
-
-
-def binding_again_while_unbinding(piece: int) -> None:
-    group = multicast()
-    bind("cuMulticastBindMem", group, piece, 0)
-    meanwhile(lambda: bind("cuMulticastBindMem", group, piece, 0), lambda: release(piece))
-    unbind(group)
     assert charged() == SIZE
 
 
@@ -212,10 +189,7 @@ def binding_again_while_unbinding(piece: int) -> None:
         releasing_while_mapping,
         unmapping_while_retaining,
         mapping_another_while_unmapping,
-        mapping_again_while_unmapping,
         releasing_while_binding,
-        unmapping_while_binding_the_address,
-        binding_again_while_unbinding,
     ],
 )
 @inside("fake")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare import abi
-
 from .client import *
 from .container import ProgramContainer
 from .inside import inside
@@ -73,20 +71,6 @@ def test_freed_memory_is_released_where_the_program_waits(suffix: str) -> None:
             assert charged() == 2 * CHUNK
             call(wait, *where)
             holds(1)
-
-
-@inside()
-def test_memory_that_a_pool_keeps_is_noted(simulated: ProgramContainer) -> None:
-    tenant = simulated.tenant
-    start()
-    keeping(pool_default())
-    pointer = alloc_async(CHUNK)
-    alloc_async(20 * MIB)
-    assert tenant.kind(abi.KIND_POOL) == 2 * CHUNK == tenant.used()[0]
-    assert tenant.pool_kept() == 12 * MIB
-    free_async(pointer)
-    synchronize()
-    assert tenant.pool_kept() == 44 * MIB
 
 
 @inside()

@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import signal
-from contextlib import suppress
-
 import pytest
 
 from gpushare import abi
@@ -102,25 +99,6 @@ def test_the_daemon_is_notified_of_the_process_and_of_its_first_refusal(
             assert receive(connection) is None
 
 
-def test_a_restarted_daemon_gets_the_next_message(fake: ProgramContainer) -> None:
-    with fake.tenant.listen() as listener:
-        rank = Rank(fake)
-        listener.accept()[0].close()
-    (fake.tenant.directory / abi.SOCKET_NAME).unlink()
-    with fake.tenant.listen() as listener:
-        listener.settimeout(0.05)
-        for number in range(60):  # names that it reports; it connects once a second at the most
-            rank.ask(f"proc_address('cuTomorrow_{number}', 99000)")
-            with suppress(TimeoutError):
-                connection, _ = listener.accept()
-                break
-        with connection:
-            message = receive(connection)
-    rank.end()
-    assert message
-    assert f"cuTomorrow_{number} is unknown" in message.text
-
-
 def test_an_unresponsive_daemon_delays_nothing(simulated: ProgramContainer) -> None:
     with simulated.tenant.listen() as listener:
         listener.listen(0)
@@ -152,26 +130,6 @@ def test_a_forked_child_has_a_slot_of_its_own_and_is_not_locked_out() -> None:
 
     assert [in_child(work) for work in (child, use, nested)] == [0, 0, 0]
     alloc(60 * MIB)
-
-
-@inside("container")
-def test_a_child_forked_before_init_is_a_process_like_any() -> None:
-    read, write = os.pipe()
-
-    def child() -> None:
-        start()
-        alloc(50 * MIB)
-        os.write(write, b"!")
-        signal.pause()
-
-    process = os.fork()
-    if process == 0:
-        child()
-    start()
-    os.read(read, 1)
-    assert result_of(alloc, 51 * MIB) == OUT_OF_MEMORY
-    alloc(50 * MIB)
-    os.kill(process, 9)
 
 
 @inside("container")

@@ -46,7 +46,6 @@ def test_memory_of_the_host_is_not_charged_and_of_any_other_kind_is_a_card_s() -
 CALLS = {
     "cuMemAlloc_v2": (c_size_t(2 * MIB),),
     "cuMemAllocManaged": (c_size_t(2 * MIB), 1),
-    "cuMemAllocAsync": (c_size_t(2 * MIB), None),
     "cuMemAllocPitch_v2": (byref(c_size_t()), c_size_t(MIB), c_size_t(2), 4),
 }
 

@@ -59,15 +59,6 @@ def said_at(level: str, container: ProgramContainer, *lines: str) -> tuple[str, 
     return done.stdout, done.stderr
 
 
-def test_unclassified_names_are_reported_up_to_a_bound(fake: ProgramContainer) -> None:
-    """The fake driver answers to cuTomorrow_N for any N, and to a name with its suffix."""
-    found = "[proc_address(f'cuTomorrow_{n}', 99000)[0] for n in range(100)]"
-    known = "proc_address('cuStreamDestroy_v2', 13000)[0]"
-    said, reported = said_at("warning", fake, f"say({found}, {known})")
-    assert said == f"{[[0] * 100, 0]}\n"
-    assert reported.count("gpushare: driver function cuTomorrow_") == 64 == reported.count("\n")
-
-
 def test_a_newer_form_of_a_mediated_function_is_not_found(fake: ProgramContainer) -> None:
     """As a name that the driver does not have: each form has its own answer."""
     asked = "(b'cuMemAlloc', byref(a), 99000, c_uint64(0), byref(s))"

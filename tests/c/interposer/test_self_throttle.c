@@ -61,54 +61,9 @@ static void it_gets_its_share_and_no_more_than_a_burst_beyond(void)
 	}
 }
 
-static void what_is_not_used_is_not_kept_for_later(void)
-{
-	gate_make(100, 10 * SECOND, 0);
-	const uint64_t late = 100 * SECOND;
-	EXPECT(self_throttle_start_ns(&throttle, &gate, late, 0, MILLISECOND) <= late);
-	/* A second of card time in one go: nine seconds are owed for it. */
-	EXPECT(self_throttle_start_ns(&throttle, &gate, late, SECOND, MILLISECOND) >
-		late + 9 * SECOND);
-}
-
-static void what_was_used_under_the_scheduler_is_not_charged_again(void)
-{
-	const uint64_t now_ns = 10 * SECOND + GPUSHARE_GATE_STALE_NS + 1;
-
-	gate_make(100, 10 * SECOND, 500 * SECOND);
-	EXPECT(self_throttle_start_ns(&throttle, &gate, now_ns, 500 * SECOND, MILLISECOND) <=
-		now_ns);
-}
-
-static void a_process_that_ended_takes_its_figures_along(void)
-{
-	const uint64_t now_ns = 11 * SECOND;
-
-	gate_make(100, 10 * SECOND, 500 * SECOND);
-	EXPECT(self_throttle_start_ns(&throttle, &gate, now_ns, 400 * SECOND, MILLISECOND) <=
-		now_ns);
-	EXPECT(self_throttle_start_ns(&throttle, &gate, now_ns, 401 * SECOND, MILLISECOND) >
-		now_ns);
-}
-
-static void a_new_beat_begins_anew(void)
-{
-	gate_make(100, 10 * SECOND, 0);
-	EXPECT(self_throttle_start_ns(&throttle, &gate, 11 * SECOND, 5 * SECOND, MILLISECOND) >
-		12 * SECOND);
-	gate.heartbeat_ns = 20 * SECOND;
-	gate.busy_ns = 5 * SECOND;
-	EXPECT(self_throttle_start_ns(&throttle, &gate, 21 * SECOND, 5 * SECOND, MILLISECOND) <=
-		21 * SECOND);
-}
-
 int main(void)
 {
 	a_beat_is_old_after_its_time();
 	it_gets_its_share_and_no_more_than_a_burst_beyond();
-	what_is_not_used_is_not_kept_for_later();
-	what_was_used_under_the_scheduler_is_not_charged_again();
-	a_process_that_ended_takes_its_figures_along();
-	a_new_beat_begins_anew();
 	return 0;
 }

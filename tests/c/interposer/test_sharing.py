@@ -171,12 +171,3 @@ def test_the_end_of_a_context_closes_handles_and_withdraws_exports(group: Ranks)
         rank.ask("call('cuCtxDestroy_v2', current())")
     assert group.container.tenant.shared() == (0, 0)
     assert group.container.tenant.used()[0] == 0
-
-
-def test_a_forked_child_answers_for_nothing_and_has_nothing_open(group: Ranks) -> None:
-    opened(group)
-    give(*list(group)[:2])
-    shared = group.container.tenant.shared()
-    group[0].ask("in_child(lambda: None)")
-    group[1].ask("in_child(lambda: result_of(ipc_close, buffer))")
-    assert group.container.tenant.shared() == shared == (80 * MIB, 80 * MIB)

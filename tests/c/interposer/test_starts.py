@@ -11,10 +11,9 @@ import pytest
 from gpushare import abi, simulator
 from libhook.table import coverage
 
-from .conftest import HERE, ROOT, T4, SimulatedContainer, compile_c
+from .conftest import HERE, ROOT, T4, compile_c
 from .container import ProgramContainer
 from .gate import MILLISECOND, WrittenGate
-from .rank import Rank
 from .starter import Starter
 from .tenant import MIB, InterposedTenant
 from .test_reach import LOOKUPS
@@ -133,23 +132,6 @@ def test_in_a_window_each_is_one_piece_of_work_that_ends(
         assert gate.work().forced == 0
 
 
-def test_work_that_was_waited_for_is_not_pending(
-    container: ProgramContainer, gate: WrittenGate, starts_program: str
-) -> None:
-    """Else a program that copies step by step would wait for what is over."""
-    with Starter(container, starts_program) as program:
-        gate.set(abi.GATE_WINDOW)
-        pending = 0
-        for _ in range(40):
-            # It returns when its work has ended.
-            assert program.call("cuMemcpyHtoD_v2") == 0
-            work = gate.work()
-            pending += work.submitted - work.ended
-        assert work.submitted == 40
-        # Where the meter's thread looks at that very moment it is that which sees it.
-        assert pending < 40
-
-
 @pytest.mark.parametrize("symbol", ["cuGraphLaunch", "cuGraphLaunch_ptsz"])
 def test_a_graph_that_is_replayed_stays_in_its_window(
     symbol: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
@@ -170,25 +152,3 @@ def test_a_graph_that_is_replayed_stays_in_its_window(
         after = gate.until(lambda work: work.submitted == work.ended)
         assert (after.submitted, after.forced) == (before + 10, 0)
         assert after.throttled_ns > 0
-
-
-def test_each_card_has_its_gate_and_a_stream_is_its_own_card_s(
-    simulated_container: SimulatedContainer,
-) -> None:
-    """The stream's, whatever context is current when it is given work."""
-    container = simulated_container(2, [0, 1])
-    first, second = WrittenGate(container.tenant, 0), WrittenGate(container.tenant, 1)
-    first.set(abi.GATE_METERED)
-    second.set(abi.GATE_CLOSED)
-    rank = Rank(container)
-    rank.ask("c_uint64(alloc(MIB))", "buffer")
-    rank.ask("[context(1), stream_new(), c_uint64(alloc(MIB))][1:]", "there")
-    rank.ask("call('cuCtxPopCurrent_v2', byref(c_void_p()))")
-    rank.ask("call('cuMemsetD8Async', buffer, 0, c_size_t(MIB), None)")
-    rank.tell("call('cuMemsetD8Async', there[1], 0, c_size_t(MIB), there[0])")
-    second.until(lambda work: work.waiting == 1)
-    assert second.work().submitted == 0
-    second.set(abi.GATE_METERED)
-    rank.heard()
-    assert (first.work().submitted, second.work().submitted) == (1, 1)
-    rank.end()
