@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""promtool takes the exporter's figures and the rules, which fire where they should."""
+"""promtool takes figures, rules and queries of dashboards, and rules fire where they should."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.cli.metrics import RULES, read
+from gpushare.cli.metrics import DASHBOARDS, RULES, read
 from gpushare.exporter.exposition import expose
-from tests.system.test_dashboards import EVERYTHING
 from tests.unit.exporter.made import snapshot, tenant
 from tests.unit.exporter.test_dashboards import panels
-from tests.unit.exporter.test_rules import (
-    CASES,
-    GIB,
-    PART,
-    RECORDS,
-)
+from tests.unit.exporter.test_rules import CASES, GIB, PART, RECORDS
 
 pytestmark = pytest.mark.needs("promtool")
+#: What Grafana fills into a query.
+VARIABLES = {
+    **dict.fromkeys(("node", "mode", "card", "namespace", "pod", "container"), ".*"),
+    "__range": "24h",
+    "__rate_interval": "4m",
+}
 
 
 def promtool(*words: str, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -71,6 +71,10 @@ def blocks() -> Iterator[dict[str, Any]]:
             }
 
 
+def filled(expression: str) -> str:
+    return re.sub(r"\$(\w+)", lambda name: VARIABLES[name[1]], expression)
+
+
 def test_the_figures_are_without_flaw() -> None:
     text, _ = expose(snapshot(tenant(), tenant("b", id="b")), "")
     done = promtool("check", "metrics", text=text)
@@ -82,6 +86,19 @@ def test_it_takes_the_file(tmp_path: Path) -> None:
     done = promtool("check", "rules", str(tmp_path / RULES))
     assert done.returncode == 0, done.stderr
     assert f"SUCCESS: {len(CASES) + len(RECORDS)} rules found" in done.stdout.decode()
+
+
+def test_it_takes_each_query_of_a_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:query_{number}", "expr": filled(target["expr"])}
+        for name in DASHBOARDS
+        for number, panel in enumerate(panels(name))
+        for target in panel["targets"]
+    ]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    done = promtool("check", "rules", "--lint=none", str(file))
+    assert done.returncode == 0, done.stderr
 
 
 def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:
@@ -114,10 +131,8 @@ def test_a_report_counts_hours(tmp_path: Path) -> None:
         *zip([target["expr"] for target in by_namespace["targets"]], (0.5, 8, 1), strict=True),
         (unused["targets"][2]["expr"], 2),
     ]
-    known = {**EVERYTHING, "__range": "24h"}
     queries = [
-        query(f"count(abs(({filled}) / {hours} - 1) < 0.01)", "6h", 1)
+        query(f"count(abs(({filled(expression)}) / {hours} - 1) < 0.01)", "6h", 1)
         for expression, hours in expressions
-        for filled in [re.sub(r"\$(\w+)", lambda name: known[name[1]], expression)]
     ]
     assert not check(tmp_path, [{"input_series": series, "promql_expr_test": queries}])
