@@ -16,7 +16,7 @@ from gpushare.cli import bundle, doctor
 from gpushare.cli.bundle import Pseudonyms, names_on_machine
 from tests.unit.cli.conftest import CARD, STATUS, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
-from tests.unit.cli.test_history import event
+from tests.unit.cli.test_transcripts import event
 
 Cli = Callable[..., Result]
 

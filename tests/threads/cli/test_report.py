@@ -19,7 +19,7 @@ from gpushare.daemon.store.history import History
 from gpushare.history import FOLDER
 from gpushare.history.reports import REPORTS
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
-from tests.unit.cli.test_history import event
+from tests.unit.cli.test_transcripts import event
 from tests.unit.history.world import GIB, HOUR, UUIDS, Actor, record
 
 Cli = Callable[..., Result]

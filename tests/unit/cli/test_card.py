@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,39 +13,15 @@ from gpushare.cli.run import EngineRequest, engine_request, with_ticket
 from gpushare.cli.session import Session
 from gpushare.errors import ExitStatus
 from gpushare.protocol import CODE_INTERNAL
-from tests.unit.rows import GIB
 
 from .conftest import CARD, Cli, tenant
-from .fake_daemon import AnsweringDaemon, Reply, refusal, rows
-
-LINKS = [
-    {"index": 1, "uuid": "GPU-1", "kind": "NV12", "distance": 1},
-    {"index": 2, "uuid": "GPU-2", "kind": "SYS", "distance": 60},
-    {"index": 3, "uuid": "GPU-3", "kind": "NV12", "distance": 1},
-]
-
-
-def card(**more: Any) -> dict[str, Any]:
-    return {**CARD, "links": LINKS, **more}
-
-
-def test_cordon_and_uncordon_show_the_card_as_it_is_now(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
-    daemon.answers["card-uncordon"] = [{"ok": True, "card": card()}]
-    assert "  yes  " in cli("card", "cordon", "0", "--reason", "fan").output
-    assert "  yes  " in cli("card", "cordon", "0").output
-    assert "  no  " in cli("card", "uncordon", "0").output
-    assert daemon.requests == [
-        {"op": "card-cordon", "card": "0", "reason": "fan"},
-        {"op": "card-cordon", "card": "0"},
-        {"op": "card-uncordon", "card": "0"},
-    ]
+from .fake_daemon import AnsweringDaemon, refusal, rows
 
 
 def test_drain_waits_until_the_last_has_ended(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
+    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     left = [rows(tenant("a", 1, 4), tenant("b", 1, 4)), rows(tenant("b", 1, 4)), rows()]
     daemon.answers["tenants"] = left.pop(0)
 
@@ -63,7 +38,7 @@ def test_drain_waits_until_the_last_has_ended(
 
 
 def test_drain_stops_every_tenant_that_it_can(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
+    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     daemon.answers["tenants"] = rows(tenant("train", 1, 4))
     daemon.answers["stop"] = [{"ok": True, "tenant": tenant("train", 1, 4)}]
     assert cli("card", "drain", "0", "--stop", "--timeout", "3").exit_code == 0
@@ -80,7 +55,7 @@ def test_drain_stops_every_tenant_that_it_can(cli: Cli, daemon: AnsweringDaemon)
 def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
+    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     daemon.answers["tenants"] = rows(tenant("train", 1, 4))
 
     def interrupted(_seconds: float) -> None:
@@ -96,97 +71,6 @@ def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
     assert [one["op"] for one in daemon.requests].count("card-uncordon") == 0
 
 
-def now(used: float = 3.9, **more: Any) -> list[Reply]:
-    return [{"ok": True, "tenant": tenant("train", used, 4, **more)}]
-
-
-@pytest.mark.parametrize(
-    ("words", "request_", "said"),
-    [
-        (("pause", "train"), {"op": "pause", "name": "train"}, "train: paused\n"),
-        (
-            ("pause", "train", "--reason", "why"),
-            {"op": "pause", "name": "train", "reason": "why"},
-            "train: paused\n",
-        ),
-        (("resume", "train"), {"op": "resume", "name": "train"}, "train: resumed\n"),
-        (
-            ("stop", "train"),
-            {"op": "stop", "name": "train", "signal": "TERM", "timeout": 10},
-            "train: sent SIGTERM, will be killed in 10 s\n",
-        ),
-        (
-            ("stop", "train", "--signal", "KILL", "--reason", "why"),
-            {"op": "stop", "name": "train", "signal": "KILL", "timeout": 10, "reason": "why"},
-            "train: killed\n",
-        ),
-        (
-            ("stop", "train", "--timeout", "0"),
-            {"op": "stop", "name": "train", "signal": "TERM", "timeout": 0},
-            "train: killed\n",
-        ),
-    ],
-)
-def test_requests_and_their_messages(
-    cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], request_: Reply, said: str
-) -> None:
-    daemon.answers[words[0]] = now()
-    shown = cli(*words)
-    assert (shown.exit_code, shown.output) == (0, said)
-    assert daemon.requests == [request_]
-
-
-SINCE = 1763700000.0
-
-
-EVICTED: dict[str, Any] = {
-    "state": "evicted",
-    "since": SINCE,
-    "cause": "idle",
-    "reason": "serve had no room",
-    "bytes": 24 * GIB,
-    "from_cards": [0],
-    "held": False,
-    "waits_since": None,
-    "error": "",
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "request_", "evicted", "said"),
-    [
-        (("evict", "train"), {}, EVICTED, "train: evicted, 24 GiB in host memory\n"),
-        (("evict", "train", "--hold"), {"hold": True}, EVICTED, "24 GiB in host memory\n"),
-        (("evict", "train"), {}, None, "train: evicted and restored to card 0\n"),
-        (("restore", "train"), {}, None, "train: restored to card 0\n"),
-        (("move", "train", "--card", "0"), {"card": "0"}, None, "train: moved to card 0\n"),
-        (("restore", "train", "--reason", "why"), {"reason": "why"}, None, "restored to card 0\n"),
-    ],
-)
-def test_evictions_are_requested_and_reported(
-    daemon: AnsweringDaemon,
-    cli: Cli,
-    words: tuple[str, ...],
-    request_: dict[str, Any],
-    evicted: dict[str, Any] | None,
-    said: str,
-) -> None:
-    daemon.answers[words[0]] = now(used=0, eviction=evicted)
-    result = cli(*words)
-    assert (result.exit_code, result.output.endswith(said)) == (0, True), result.output
-    assert daemon.requests == [{"op": words[0], "name": "train", **request_}]
-
-
-def test_inspect_shows_where_whose_memory_is(daemon: AnsweringDaemon, cli: Cli) -> None:
-    held = {**EVICTED, "held": True, "waits_since": SINCE}
-    daemon.answers["tenant"] = now(used=0, eviction=held)
-    output = cli("inspect", "train").output
-    assert "by idle, reason: serve had no room" in output
-    assert "24 GiB of card 0" in output
-    assert "until gpushare restore train" in output
-    assert "for its restore since" in output
-
-
 def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, cli: Cli) -> None:
     other = {**CARD, "index": 1, "uuid": "GPU-1"}
     daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
@@ -197,45 +81,6 @@ def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, c
     assert result.exit_code == 3
     assert "no device node" in result.output
     assert [one["card"] for one in daemon.requests if one["op"] == "move"] == ["GPU-1"]
-
-
-def entry(**changes: Any) -> dict[str, Any]:
-    return {
-        "ticket": "3f2a8c01",
-        "state": "waiting",
-        "position": 1,
-        "name": "train",
-        "kind": "command",
-        "uid": 0,
-        "pid": 4242,
-        "requests": "8 GiB",
-        "count": 1,
-        "memory_bytes": 8 << 30,
-        "cores": 0,
-        "priority": 5,
-        "since": time.time() - 185,
-        "granted": 0.0,
-        "cards": [],
-        "ends_in_seconds": None,
-        "reason": "no card has room for 8 GiB",
-        **changes,
-    }
-
-
-def test_a_ticket_is_cancelled(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["queue-cancel"] = [{"ok": True, "ticket": "3f2a8c01", "name": "train"}]
-    assert cli("queue", "cancel", "3f2a8c01").output == "train: cancelled\n"
-    assert daemon.requests[-1] == {"op": "queue-cancel", "ticket": "3f2a8c01"}
-
-
-def test_ps_shows_who_waits(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["queue"] = rows(entry())
-    line = (
-        "train has waited 3 min for 8 GiB (ticket 3f2a8c01, position 1): no card has room for 8 GiB"
-    )
-    assert cli("ps").output.splitlines()[-1] == line
-    daemon.answers["tenants"] = rows()
-    assert cli("ps").output.splitlines() == [line]
 
 
 @pytest.mark.parametrize(

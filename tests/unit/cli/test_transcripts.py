@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands ask gpushared and what they show: each in transcripts.txt, as typed into a shell.
+
+`python -m tests.unit.cli.test_transcripts` writes that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from click.testing import CliRunner
+
+from gpushare.cli import gpushare
+from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.quota.keys import POLICIES
+from tests.unit.rows import GIB, tenant_card
+
+from .conftest import CARD, STATUS, answers, tenant
+from .fake_daemon import AnsweringDaemon, Reply, refusal, rows
+
+RECORDED: Final = Path(__file__).with_name("transcripts.txt")
+MIB: Final = 1 << 20
+AT: Final = 1763700000.0
+
+
+class Scene(NamedTuple):
+    """Commands against a gpushared; `answers` replace those of conftest.py."""
+
+    answers: Mapping[str, list[Reply]]
+    commands: tuple[str, ...]
+
+
+def card(**more: Any) -> dict[str, Any]:
+    return {**CARD, **more}
+
+
+def of_tenant(op: str = "tenant", name: str = "train", used: float = 3.9, **more: Any) -> Any:
+    return {op: [{"ok": True, "tenant": tenant(name, used, 4, **more)}]}
+
+
+NOTED = {"notes": ["not given: video"], "warnings": ["train on card 0: work bypasses the gate"]}
+NONE: Final = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
+NONE.update(cards=[], processes=[], quota={}, policy="", isolation="")
+BURST: Final = {"burst_limit_bytes": 8 * GIB, "limit_bytes": 6 * GIB, "over_limit_bytes": 0}
+PROFILES: Final = [
+    {"name": "small", "requests": {"memory": "8GiB", "cores": "10"}, "fits": 15},
+    {"name": "third", "requests": {"memory-percent": "100/3"}, "fits": 2},
+]
+
+
+def silent(gate: str) -> dict[str, Any]:
+    """Return the compute of a container of which nothing is known."""
+    figures = ("cores_used", "throttled")
+    unknown = {figure: {"1s": None, "10s": None, "60s": None} for figure in figures}
+    return {"cores_source": "", "gate": gate, **unknown}
+
+
+def waiting() -> Reply:
+    return {
+        "ticket": "3f2a8c01",
+        "state": "waiting",
+        "position": 1,
+        "name": "train",
+        "kind": "command",
+        "uid": 0,
+        "pid": 4242,
+        "requests": "8 GiB",
+        "count": 1,
+        "memory_bytes": 8 << 30,
+        "cores": 0,
+        "priority": 5,
+        "since": time.time() - 185,
+        "granted": 0.0,
+        "cards": [],
+        "ends_in_seconds": None,
+        "reason": "no card has room for 8 GiB",
+    }
+
+
+def shown_status() -> Iterable[Scene]:
+    """Yield scenes of `ls`, `ps`, `inspect` and `gpushare` alone."""
+    yield Scene({}, ("", "ls", "ps", "inspect tra", "ps --wide"))
+    yield Scene({"cards": rows(), "tenants": rows()}, ("ls", "ps", "ls --json"))
+    yield Scene(
+        {
+            "cards": rows(
+                card(mode="unused", cordoned=True, cordon_reason="ECC"),
+                card(index=1, cordoned=True),
+                card(index=2, health="XID 79"),
+            )
+        },
+        ("ls", "card ls", ""),
+    )
+    profiled = rows(CARD)
+    yield Scene({"cards": [profiled[0], {**profiled[1], "profiles": PROFILES}]}, ("ls",))
+    for more in ({"tenants": 0}, {"warnings": ["no CDI spec"]}):
+        yield Scene({"status": [{"ok": True, **STATUS, **more}]}, ("",))
+    yield Scene(
+        {
+            "tenants": rows(
+                tenant("burst", 5, 4, **BURST),
+                tenant("over", 3.7, 2),
+                tenant("evil\x1b[2J\n", 1, 4),
+                tenant("driver", 3, 4, compute={"cores_source": "driver"}, cores_got=97.0),
+                *(
+                    tenant(gate, 3, 4, compute=silent(gate), cores_got=None, throttled=None)
+                    for gate in ("open", "closed")
+                ),
+                tenant("noted", 3, 4, **NOTED),
+                NONE,
+            ),
+            "queue": rows(waiting()),
+        },
+        ("ps", "ps -a"),
+    )
+    yield Scene({"tenants": rows(), "queue": rows(waiting())}, ("ps",))
+    for more in (
+        {"used": 5, **BURST, **NOTED},
+        {"used": 5, "oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB},
+        {"isolation": "exclusive", "overhead_bytes": 0, "contexts": 0},
+        {"used": 0, "eviction": {**EVICTED, "held": True, "waits_since": AT}},
+    ):
+        yield Scene(of_tenant(**more), ("inspect train",))
+    yield Scene({"tenant": [{"ok": True, "tenant": NONE}]}, ("inspect web",))
+    missing = refusal(CODE_NOT_FOUND, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"])
+    yield Scene({"tenant": missing}, ("inspect train", "inspct train"))
+
+
+EVICTED: Final[dict[str, Any]] = {
+    "state": "evicted",
+    "since": AT,
+    "cause": "idle",
+    "reason": "serve had no room",
+    "bytes": 24 * GIB,
+    "from_cards": [0],
+    "held": False,
+    "waits_since": None,
+    "error": "",
+}
+SET: Final = (
+    "--profile small --memory 6GiB --memory-limit 8GiB --cores 040 --weight 3 --priority 0 "
+    f"--class online --idle-after 2h --time-limit 8h --over-quota kill --policy {POLICIES[0]}"
+)
+
+
+def changes() -> Iterable[Scene]:
+    """Yield scenes of `set` and `card`, and of commands that stop or move a container."""
+    now = {"policy": "burst-share", "share_percent": 40.0, "is_capped": False, "priority": 0}
+    yield Scene({}, (f"set train {SET}",))
+    yield Scene(of_tenant("set", **now), ("set train --cores 40",))
+    other = card(index=1, uuid="GPU-1", policy="best-effort", tenants=0)
+    policies = ("", "1", CARD["uuid"][:12], "0 burst-share", "0 --reset", "7")
+    wrong = ("--reset", "0 burst-share --reset", "0 fair")
+    commands = tuple(f"card policy {words}" for words in (*policies, *wrong))
+    yield Scene({"cards": rows(CARD, other)}, commands)
+    yield Scene(
+        {
+            "card-cordon": [{"ok": True, "card": card(cordoned=True)}],
+            "card-uncordon": [{"ok": True, "card": CARD}],
+        },
+        ("card cordon 0 --reason fan", "card cordon 0", "card uncordon 0"),
+    )
+    yield Scene(of_tenant("pause"), ("pause train", "pause train --reason why"))
+    yield Scene(of_tenant("resume"), ("resume train",))
+    stops = ("", "--signal KILL --reason why", "--timeout 0")
+    yield Scene(of_tenant("stop"), tuple(f"stop train {words}" for words in stops))
+    evicted = of_tenant("evict", used=0, eviction=EVICTED)
+    yield Scene(evicted, ("evict train", "evict train --hold"))
+    yield Scene(of_tenant("evict"), ("evict train",))
+    yield Scene(of_tenant("restore"), ("restore train --reason why",))
+    yield Scene(of_tenant("move"), ("move train --card 0",))
+    cancelled = {"ok": True, "ticket": "3f2a8c01", "name": "train"}
+    yield Scene({"queue-cancel": [cancelled]}, ("queue cancel 3f2a8c01",))
+
+
+#: Of a container, by kind.
+PARTS: Final = {
+    "buffers": GIB,
+    "pools": 2 * GIB,
+    "managed": 0,
+    "arrays": 0,
+    "graphs": 0,
+    "modules": 12 * MIB,
+    "context_limits": 0,
+    "external": 0,
+    "contexts": 524 * MIB,
+    "orphaned": 0,
+    "unaccounted": 40 * MIB,
+}
+USED: Final = sum(PARTS.values())
+
+
+def why_card(**more: Any) -> dict[str, Any]:
+    return {
+        **tenant_card(),
+        "model": CARD["model"],
+        "card_memory_bytes": CARD["memory_bytes"],
+        "used_bytes": USED,
+        "kinds": dict(PARTS),
+        "bytes_per_context": 524 * MIB,
+        "pool_cached_bytes": 1536 * MIB,
+        "exported_bytes": GIB,
+        "imported_bytes": 0,
+        "expected_bytes": USED - 40 * MIB,
+        "driver_bytes": USED,
+        "drift_bytes": 40 * MIB,
+        "drift_text": "the driver reports 40 MiB more than the account. It counts as unaccounted",
+        "shortfall": None,
+        **more,
+    }
+
+
+def process(**more: Any) -> dict[str, Any]:
+    held = {
+        "index": 0,
+        "bytes": USED - 40 * MIB,
+        "kinds": {part: size for part, size in PARTS.items() if size and part != "unaccounted"},
+        "contexts": 1,
+        "exported_bytes": GIB,
+        "imported_bytes": 0,
+        "driver_bytes": USED,
+    }
+    return {
+        "pid": 4242,
+        "container_pid": 1,
+        "name": "python",
+        "accounted": True,
+        "denied": 2,
+        "denied_bytes": 2 * GIB,
+        "cards": [held],
+        **more,
+    }
+
+
+ADVICE: Final = "its memory pools keep 1.5 GiB of unused memory: torch.cuda.empty_cache() gives it"
+
+
+def report(*processes: Mapping[str, Any], **more: Any) -> dict[str, list[Reply]]:
+    """Return the packets of a report, and of its processes before it."""
+    made = {
+        "key": "0123456789abcdef",
+        "id": "4f5e6d7c8b9a" + "0" * 52,
+        "name": "train",
+        "state": "bound",
+        "reason": "",
+        "isolation": "interposer",
+        "idle_since": None,
+        "eviction": None,
+        "stale_reason": "",
+        "cards": [why_card()],
+        "denied_allocations": 2,
+        "last_denied_allocation": {"bytes": 2 * GIB, "container_pid": 1, "seen": None},
+        "advice": [ADVICE],
+        "notes": [],
+        "processes": [],
+        **more,
+    }
+    return {"why": [*rows(*processes)[:-1], {"ok": True, "why": made}]}
+
+
+def explained() -> Iterable[Scene]:
+    """Yield scenes of `why`."""
+    wide = why_card(
+        kinds=dict.fromkeys(PARTS, 140 * GIB),
+        used_bytes=12 * 140 * GIB,
+        burst_limit_bytes=6 * GIB,
+        limit_bytes=5 * GIB,
+        imported_bytes=140 * GIB,
+        oversubscribed_bytes=3 * GIB,
+        oversubscribed_limit_bytes=8 * GIB,
+    )
+    widest = process(pid=4194304, container_pid=4194304, name="torch-distribut", denied=99)
+    many = [process(pid=number) for number in range(1000, 1030)]
+    whole = why_card(
+        kinds={**dict.fromkeys(PARTS, 0), "unaccounted": 3 * GIB},
+        used_bytes=3 * GIB,
+        bytes_per_context=0,
+        drift_text="a whole card has no account",
+    )
+    last = {"bytes": 2 * GIB, "container_pid": 7, "seen": AT}
+    more: dict[str, Any] = {"isolation": "exclusive", "advice": [], "denied_allocations": 0}
+    for found in (
+        report(process()),
+        report(widest, cards=[wide], idle_since=AT, stale_reason="no answer within 5 s"),
+        report(*many, denied_allocations=1, last_denied_allocation=last),
+        report(process(accounted=False, cards=[]), cards=[whole], **more),
+        report(state="none", cards=[], reason="add -e GPUSHARE_MEMORY=4GiB"),
+    ):
+        yield Scene(found, ("why train",))
+
+
+def event(kind: str, /, **more: Any) -> dict[str, Any]:
+    made = {"number": 1, "time": AT, "boot_id": "b1", "generation": 1, "event": kind}
+    none = {"level": "info", "key": "", "id": "", "name": "", "card": "", "fields": {}}
+    return {**made, **none, **more}
+
+
+def happened() -> Iterable[Scene]:
+    """Yield scenes of `history`."""
+    kept = {"memory_bytes": 4 << 30, "cards": [0, 1]}
+    stopped = {"signal": "TERM", "timeout": 9}
+    yield Scene(
+        {
+            "history": rows(
+                event("daemon-ready", fields={"version": "0.1.0", "pid": 7}),
+                event("tenant-reserved", name="train", id="f" * 64, fields=kept),
+                event("tenant-hung", name="train", level="warning"),
+                event("card-policy-changed", card="GPU-1", fields={"policy": "fixed-share"}),
+                event("tenant-released", id="e" * 64, fields={"reason": "its process has ended"}),
+                event("tenant-teleported", name="train", fields={"to": "mars", "empty": ""}),
+                event("tenant-reserved", name="train", fields={"other": 1}),
+                event("tenant-request-adjusted", name="a\x1b[2J", fields={"note": "x\ny"}),
+                *(
+                    event(kind, name="train", fields={"by": by, "reason": "why", **stopped})
+                    for by in ("idle", "audit", "operator", "time-limit")
+                    for kind in ("tenant-frozen", "tenant-stop-requested")
+                ),
+                event("daemon-stopped", boot_id="b2"),
+            )
+        },
+        ("history",),
+    )
+    yield Scene({"history": rows()}, ("history train --since 90m",))
+    # Two containers of one name are told apart.
+    released = event("tenant-released", key="k1", id="e" * 64, name="train")
+    bound = event("tenant-bound", key="k2", id="f" * 64, name="f" * 12, fields={"pid": 7})
+    hung = [
+        event("tenant-hung", **who)
+        for who in ({"key": "k2", "name": "train"}, {"key": "k3"}, {"key": "k4", "id": "a" * 64})
+    ]
+    yield Scene({"history": rows(released, bound, *hung)}, ("history train",))
+    wrong = ("", "1", "-1h", "1y", "h", "1h30m", "nan s")
+    yield Scene({}, tuple(f"history --since={text!r}" for text in wrong))
+
+
+def dated(request: Reply) -> Reply:
+    """Return the request, whose time is in seconds before now."""
+    ago = {"since": round(time.time() - request["since"], -2)} if "since" in request else {}
+    return {**request, **ago}
+
+
+def transcripts() -> Iterable[str]:
+    """Run every scene; yield commands, their requests (>), what they print, and their status."""
+    with tempfile.TemporaryDirectory() as folder:
+        for scene in (*shown_status(), *changes(), *explained(), *happened()):
+            path = Path(folder, "control.sock")
+            daemon = AnsweringDaemon(path, {**answers(), **scene.answers})
+            with daemon.answering():
+                for command in scene.commands:
+                    daemon.requests.clear()
+                    words = ["--socket", str(path), *shlex.split(command)]
+                    done = CliRunner().invoke(gpushare, words, prog_name="gpushare")
+                    yield f"$ gpushare {command}".rstrip()
+                    yield from (f"> {json.dumps(dated(each))}" for each in daemon.requests)
+                    yield from (done.stdout + done.stderr).splitlines()
+                    if done.exit_code:
+                        yield f"status {done.exit_code}"
+                    yield ""
+
+
+def recorded() -> str:
+    """Return the transcripts, in UTC."""
+    zone = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        return "\n".join(transcripts())
+    finally:
+        os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
+        time.tzset()
+
+
+def test_each_command_asks_and_shows_what_it_should() -> None:
+    assert recorded() == RECORDED.read_text()
+
+
+if __name__ == "__main__":
+    sys.exit(0 if RECORDED.write_text(recorded()) else 1)
