@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli import run
 from gpushare.cli.run import EngineRequest, engine_request, with_ticket
-from gpushare.cli.session import Session
 from gpushare.errors import ExitStatus
 from gpushare.protocol import CODE_INTERNAL
 
@@ -110,22 +108,6 @@ def test_the_options_of_a_quota_do_not_stand_beside_an_engine_s_command(cli: Cli
     )
 
 
-def test_on_a_terminal_the_progress_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "60")
-    progress = run._Progress(Session(), {"ticket": "3f2a8c01", "secret": "0" * 32})
-    progress.show("position 2 of 3: no card has room for 8 GiB: card 0 has 2 of 140 GiB")
-    progress.show("position 1 of 3: \x1b[2J")
-    progress.end("ticket 3f2a8c01 was granted")
-    first, second, last = capsys.readouterr().err.split("\r\x1b[K")[1:]
-    assert len(first) == 59
-    assert first.startswith("gpushare: waiting for room (ticket 3f2a8c01, 0:00): posi")
-    assert "\x1b" not in second
-    assert last == "gpushare: ticket 3f2a8c01 was granted\n"
-
-
 def test_a_gpushared_that_restarts_is_waited_for(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,13 +174,6 @@ def test_files_annotations_and_cards_are_read(
     cdi = found("podman", "run", "--device", "nvidia.com/gpu=0", "--device=nvidia.com/gpu=1", "i")
     assert cdi.cards == "device=0,1"
     assert found("podman", "run", "--device", "nvidia.com/gpu=all", "i").cards == "all"
-
-
-@pytest.mark.parametrize(
-    "words", [("python", "run"), ("docker", "ps"), ("docker", "compose", "run", "x"), ("docker",)]
-)
-def test_other_commands_are_none_of_an_engine(words: tuple[str, ...]) -> None:
-    assert engine_request(words) is None
 
 
 def test_the_ticket_s_secret_is_not_among_the_arguments() -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.protocol import CODE_NOT_FOUND
-
 from .conftest import CARD, Cli, tenant
-from .fake_daemon import AnsweringDaemon, refusal, rows
+from .fake_daemon import AnsweringDaemon, rows
 
 POD = """\
 kind: Pod
@@ -91,21 +89,6 @@ def test_a_value_that_is_none_leaves_everything_as_it_was(cli: Cli, pod: Path) -
     assert pod.read_text() == wrong
 
 
-def test_json_has_the_conversion_and_its_notes(cli: Cli, pod: Path) -> None:
-    result = cli("convert", str(pod), "--to", "gpushare", "--json")
-    assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout)
-    assert data["changed"]
-    assert data["containers"] == [{"name": "c", "of": "Pod p", "line": 5}]
-    assert data["text"] == OURS
-    assert [one["what"] for one in data["notes"]] == ["note"]
-
-
-def test_in_place_and_another_output_are_a_contradiction(cli: Cli, pod: Path) -> None:
-    assert cli("convert", str(pod), "--to", "hami", "-i", "-o", "x.yaml").exit_code == 2
-    assert cli("convert", "-", "--to", "hami", "-i").exit_code == 2
-
-
 RIGHT = "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_MEMORY: 4GiB}}}\n"
 
 
@@ -161,17 +144,6 @@ def test_a_folder_is_its_manifests(cli: Cli, write: Callable[..., str], tmp_path
         str(tmp_path / "a.json"),
         str(tmp_path / "sub" / "b.yml"),
     ]
-
-
-def test_a_folder_without_manifests_is_not_what_was_meant(cli: Cli, tmp_path: Path) -> None:
-    result = cli("validate", str(tmp_path))
-    assert result.exit_code == 1
-    assert "contains no .yaml, .yml or .json file" in result.stderr
-
-
-def test_control_sequences_are_not_printed(cli: Cli, write: Callable[..., str]) -> None:
-    file = write("compose.yaml", 'services: {a: {image: i, environment: {"GPUSHARE_\\e[2J": x}}}\n')
-    assert "\x1b" not in cli("validate", file).stdout
 
 
 WRITE = ("k8s", "resources", "--format", "alauda")
@@ -269,24 +241,3 @@ def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(
     assert (said["kind"], said["result"]) == ("container", "ok")
     assert [card["name"] for card in said["machine"]["cards"]] == ["NVIDIA H200"]
     assert said["machine"]["driver"] == "580.159.04"
-
-
-def test_a_path_that_is_no_image_is_reported(
-    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon.answers["tenant"] = refusal(CODE_NOT_FOUND, "no container", candidates=[])
-    monkeypatch.setattr("gpushare.images._PROGRAMS", ())
-    result = cli("compat", "cuda:12.4")
-    assert (
-        "neither docker nor podman is installed. Name a path, for example ./rootfs"
-    ) in result.output
-    assert result.exit_code == 1
-
-
-def test_an_image_cannot_write_to_the_terminal(
-    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
-) -> None:
-    assert daemon.acknowledge
-    result = cli("compat", bundle(tmp_path / "b", "NVIDIA_REQUIRE_X=\x1b[2Ja\nb>=1"))
-    assert "\x1b" not in result.output
-    assert len(result.output.splitlines()) == 3

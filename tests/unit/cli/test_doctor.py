@@ -18,7 +18,6 @@ from gpushare.host import cgroups, driver, init_system
 from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
-from gpushare.protocol.rows import CardRow
 from gpushare.setup import low_level_runtime
 
 from .conftest import CARD, STATUS, Cli, tenant
@@ -189,29 +188,12 @@ def test_an_image_s_placeholder_is_named(cli: Cli, machine: CheckedMachine, tmp_
     assert f"rm {empty}" in result.output
 
 
-@pytest.mark.usefixtures("machine")
-def test_two_versions_are_distinguished(cli: Cli, simulated: AnsweringDaemon) -> None:
-    simulated.answers["status"] = [{"ok": True, **STATUS, "simulated": True, "version": "0.0.9"}]
-    said = f"warn  gpushared is 0.0.9, this command 0.1.0; {RESTART}"
-    assert said in cli("doctor").output
-
-
 @pytest.mark.usefixtures("simulated")
 def test_a_launcher_that_others_can_change_fails(cli: Cli, machine: CheckedMachine) -> None:
     machine.installation.launcher.chmod(0o777)
     result = cli("doctor")
     assert result.exit_code == 4
     assert "gpushare-runtime is writable by users other than root; chmod go-w" in result.output
-
-
-@pytest.mark.usefixtures("simulated")
-def test_a_spec_of_another_driver_fails(cli: Cli, machine: CheckedMachine) -> None:
-    mounts = [{"hostPath": "/nowhere/libcuda.so.1"}]
-    (machine.root / "cdi.json").write_text(json.dumps({"containerEdits": {"mounts": mounts}}))
-    assert (
-        "belongs to another driver: /nowhere/libcuda.so.1 does not exist; gpushare setup"
-        in cli("doctor").output
-    )
 
 
 @pytest.mark.parametrize(
@@ -284,25 +266,10 @@ def test_the_processor_is_known_or_refused(tmp_path: Path) -> None:
     assert other.text == "gpushare does not run on riscv64: it knows aarch64, x86_64"
 
 
-def in_mode(mode: str) -> CardRow:
-    return {**CARD, "mode": mode}
-
-
-def test_a_card_in_mps_mode_is_named(tmp_path: Path) -> None:
-    (found,) = check_mps([in_mode("mps")], [], [tmp_path])
-    assert found.level == "ok"
-    assert found.text.startswith("card 0 is in MPS mode, its control daemon runs")
-
-
-def test_a_fault_is_not_named_twice(tmp_path: Path) -> None:
-    warning = "card 0 is in MPS mode, and its MPS control daemon does not run: no file"
-    assert not list(check_mps([in_mode("mps")], [warning], [tmp_path]))
-
-
 @pytest.mark.parametrize(("mode", "expected"), [("mps", ["warn"]), ("shared", [])])
 def test_a_control_daemon_of_somebody_else_is_in_the_way_of_such_a_card(
     tmp_path: Path, mode: str, expected: list[str]
 ) -> None:
     (tmp_path / "control").touch()
-    found = list(check_mps([in_mode(mode)], [], [tmp_path]))
+    found = list(check_mps([{**CARD, "mode": mode}], [], [tmp_path]))
     assert [one.level for one in found if one.level != "ok"] == expected

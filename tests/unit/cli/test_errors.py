@@ -179,17 +179,6 @@ def test_what_the_daemon_refuses(
         assert error["fix"] == "Use one of: train-1."
 
 
-@pytest.mark.parametrize("name", ["inspect", "move", "card policy"])
-def test_a_name_that_is_too_long_for_a_request(
-    name: str, error_of: RunOutcome, daemon: AnsweringDaemon
-) -> None:
-    long = "x" * 5000
-    error = error_of.fails(name, long, *DAEMON[name][1:], code=ErrorCode.USAGE)
-    assert error["value"] == long
-    assert "packet" not in error["message"]
-    assert daemon.requests == []
-
-
 @pytest.mark.parametrize("name", READS_FILE)
 def test_a_file_that_is_not_there(name: str, error_of: RunOutcome) -> None:
     error_of.fails(name, *READS_FILE[name], code=ErrorCode.NOT_FOUND)
@@ -252,8 +241,3 @@ def test_services_that_cannot_start_have_the_same_statuses(
     assert ended.value.code == status
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{words[0]}: ")
-
-
-def test_an_empty_option_is_refused_not_left_out(error_of: RunOutcome) -> None:
-    error = error_of.fails("run", "--memory", "", "--", "true", code=ErrorCode.USAGE)
-    assert (error["key"], error["value"]) == ("--memory", "")

@@ -26,15 +26,6 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "installed_engines", list)
 
 
-def test_a_code_is_shown_with_its_names_causes_and_fixes(cli: Cli) -> None:
-    result = cli("explain", "cuda_error_out_of_memory")
-    assert result.exit_code == 0
-    first, *_ = result.stdout.splitlines()
-    assert first == "CUDA_ERROR_OUT_OF_MEMORY (2, cudaErrorMemoryAllocation)"
-    for part in ("Cause", "With gpushare", "Solution", "`gpushare why NAME`", "See "):
-        assert part in result.stdout
-
-
 def test_an_unknown_word_is_an_error_with_suggestions(cli: Cli) -> None:
     result = cli("explain", "isolatoin")
     assert result.exit_code == 1
@@ -88,16 +79,6 @@ services:
 """
 
 
-NEEDS_AMPERE = """\
-services:
-  train:
-    image: x
-    command: vllm serve --dtype=bfloat16
-    environment:
-      GPUSHARE_MEMORY: 4GiB
-"""
-
-
 @pytest.fixture
 def explain(cli: Cli, tmp_path: Path) -> Explain:
     """Explain a text as a file, for a node that says nothing, or `config`."""
@@ -138,24 +119,6 @@ def test_keys_are_shown_with_meaning_and_translator_and_the_source_that_applies(
     assert (side["applied"], side["effective"]["kind"]) == ({}, "none")
 
 
-def test_a_wrong_value_is_shown_with_the_refusal(explain: Explain) -> None:
-    wrong = COMPOSE.replace("4GiB", "4G")
-    train = containers(explain(wrong, "--json"))["train"]
-    assert ": ambiguous: " in train["refused"]
-    assert train["problems"] == [train["refused"]]
-    assert (train["effective"], train["applied"]) == (None, {})
-
-
-def test_an_engines_card_options_are_read(explain: Explain) -> None:
-    devices = "[{driver: nvidia, count: 2, capabilities: [gpu]}]"
-    text = COMPOSE.partition("    environment")[0]
-    text += f"    deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}\n"
-    train = containers(explain(text, "--json"))["train"]
-    assert train["cards"]["count"] == 2
-    assert (train["effective"]["kind"], train["effective"]["count"]) == ("exclusive", 2)
-    assert "    2 cards from " in explain(text).stdout
-
-
 def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
     cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
 ) -> None:
@@ -170,12 +133,6 @@ def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
     data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
     assert data["node"].startswith(f"gpushare's defaults ({config}:")
     assert data["containers"][0]["effective"]["policy"] == "fixed-share"
-
-
-def test_what_a_precision_needs_of_a_card_is_a_note(explain: Explain) -> None:
-    notes = containers(explain(NEEDS_AMPERE, "--json"))["train"]["notes"]
-    needed = "needs a card of compute capability 8.0 or newer; on others, use --dtype=half"
-    assert f"--dtype=bfloat16 requests bfloat16, which {needed}" in notes
 
 
 CUDA = {

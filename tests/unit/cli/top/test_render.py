@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screen, at every size."""
+"""The screen, at every size; some are recorded in frames.txt.
+
+`python -m tests.unit.cli.top.test_render` writes that file.
+"""
 
 from __future__ import annotations
 
-import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.cli.text import local_time
 from gpushare.cli.top.columns import COLUMNS, width
-from gpushare.cli.top.render import Frame, Size, details, frame, meters, plain_text
-from gpushare.cli.top.snapshot import TopContainer, TopSnapshot, snapshot_of
-from gpushare.cli.top.view import TableView, rows
+from gpushare.cli.top.render import Frame, Size, frame
+from gpushare.cli.top.snapshot import TopSnapshot, snapshot_of
+from gpushare.cli.top.view import TableView
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.rows import GIB
 
 from .made import TAKEN, card, container, machine
 
+RECORDED = Path(__file__).with_name("frames.txt")
 FOOTER = (("the footer", ""),)
 
 
@@ -43,6 +49,71 @@ def text(shown: Frame) -> list[str]:
 
 def styles(shown: Frame, part: str) -> set[str]:
     return {style for line in shown.lines for said, style in line if part in said}
+
+
+def evicted(**more: Any) -> TopSnapshot:
+    made: Any = tenant("notebook", 0, 24, id="d" * 64, key="d" * 16)
+    made["eviction"] = {
+        "state": "evicted",
+        "since": TAKEN - 3600,
+        "cause": "idle",
+        "reason": "train had no room",
+        "bytes": 24 * GIB,
+        "from_cards": [0],
+        "held": False,
+        "waits_since": None,
+        "error": "",
+        **more,
+    }
+    made["warnings"] = ["notebook uses CUDA"] if made["eviction"]["waits_since"] else []
+    one: Any = {**CARD, "evicted_bytes": 24 * GIB, "evicted_tenants": 1}
+    return snapshot_of([one], [tenant("train", 3.9, 4), made], TAKEN)
+
+
+def pane(*selected: str | int) -> TableView:
+    return TableView(detail=True, selected=selected)
+
+
+def frames() -> Iterator[Frame]:
+    """Yield the screens that are recorded."""
+    yield screen()
+    yield screen(unicode=False, alarm="no new data: gpushared is not running")
+    for selected in (("container", "0123456789abcdef", 0), ("process", "c" * 16, 1, 701)):
+        yield screen(view=pane(*selected))
+    yield screen(view=pane("card", 1))
+    yield screen(lines=12, view=TableView(detail=True))
+    yield screen(snapshot=evicted(), view=pane("container", "d" * 16, 0))
+    for more in ({"waits_since": TAKEN - 60}, {"state": "restoring"}, {"state": "failed"}):
+        yield screen(snapshot=evicted(**more))
+    cards = tuple(card(number, health="lost" if number == 14 else "ok") for number in range(16))
+    yield screen(snapshot=TopSnapshot(0.0, cards))
+    marked = (
+        container("over", over_limit_bytes=1),
+        container("stuck", compute={"is_hung": True}),
+        container("well"),
+    )
+    yield screen(140, snapshot=TopSnapshot(0.0, (card(health="GPU is lost: XID 79"),), marked))
+    waiting = tuple(f"job-{number} has waited 3 min for 8 GiB" for number in range(5))
+    yield screen(lines=40, snapshot=replace(machine(), waiting=waiting))
+
+
+def recorded() -> str:
+    """Return the screens, in UTC; a line that is marked as bad ends with `!`."""
+
+    def drawn(line: Sequence[tuple[str, str]]) -> str:
+        shown = "".join(part for part, _ in line).rstrip()
+        return f"{shown}  !" if any(style == "bad" for _, style in line) else shown
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        screens = ["\n".join(map(drawn, each.lines)) for each in frames()]
+    time.tzset()
+    return "\n\n".join(screens) + "\n"
+
+
+def test_the_screens_are_as_recorded() -> None:
+    assert recorded() == RECORDED.read_text()
 
 
 @settings(deadline=None)
@@ -75,72 +146,6 @@ def test_nothing_is_wider_or_higher_than_the_terminal(
     assert unicode or all(line.isascii() for line in text(shown))
 
 
-def test_on_eighty_columns_there_are_memory_share_isolation_and_state() -> None:
-    lines = text(screen())
-    assert lines[3].split() == ["NAME▲", "MEMORY", "CORES%", "QUOTA%", "ISOLATION", "STATE"]
-    assert lines[7].split() == ["▾", "train", "3.9/4.0", "GiB", "29.8", "30", "interposer", "ok"]
-    assert lines[8].split() == ["4242", "(1)", "python", "3.9", "GiB", "29"]
-
-
-def evicted_machine(**more: Any) -> TopSnapshot:
-    made: Any = tenant("notebook", 0, 24, id="d" * 64, key="d" * 16)
-    made["eviction"] = {
-        "state": "evicted",
-        "since": TAKEN - 3600,
-        "cause": "idle",
-        "reason": "train had no room",
-        "bytes": 24 * GIB,
-        "from_cards": [0],
-        "held": False,
-        "waits_since": None,
-        "error": "",
-        **more,
-    }
-    made["warnings"] = ["notebook uses CUDA"] if made["eviction"]["waits_since"] else []
-    one: Any = {**CARD, "evicted_bytes": 24 * GIB, "evicted_tenants": 1}
-    return snapshot_of([one], [tenant("train", 3.9, 4), made], TAKEN)
-
-
-def _name_of(shown: object) -> str:
-    return shown.name if isinstance(shown, TopContainer) else ""
-
-
-def clock(seconds: float) -> str:
-    return local_time(seconds).partition(" ")[2]
-
-
-@pytest.mark.parametrize(
-    ("more", "cell", "line"),
-    [
-        ({}, "evicted", "evicted since {since}, 24 GiB in host memory: notebook"),
-        (
-            {"waits_since": TAKEN - 60},
-            "evicted, waits",
-            "evicted since {since}, waits since {waits}, 24 GiB in host memory: notebook",
-        ),
-        ({"state": "restoring"}, "restoring", "restoring since {since}, 24 GiB in all: notebook"),
-        (
-            {"state": "failed"},
-            "eviction failed",
-            "eviction failed at {since}, 24 GiB lost: notebook",
-        ),
-    ],
-)
-def test_an_evicted_container_is_shown_with_its_memory_and_since_when(
-    more: Any, cell: str, line: str
-) -> None:
-    snapshot = evicted_machine(**more)
-    lines = text(screen(80, snapshot=snapshot))
-    said = line.format(since=clock(TAKEN - 3600), waits=clock(TAKEN - 60))
-    assert said in lines
-    assert len(said) <= 80
-    row = next(one for one in lines if one.lstrip("▾ !").startswith("notebook"))
-    assert cell in row
-    assert said in plain_text(snapshot, TableView(), unicode=True)
-    [found] = [one for one in rows(snapshot, TableView()) if _name_of(one.shown) == "notebook"]
-    assert said.removesuffix(": notebook") in details(found)
-
-
 @given(columns=st.integers(40, 200), lines=st.integers(2, 40), tree=st.booleans())
 def test_isolation_and_state_do_not_disappear_silently(
     columns: int, lines: int, tree: bool
@@ -152,19 +157,6 @@ def test_isolation_and_state_do_not_disappear_silently(
         assert "without" not in said
     assert ("STATE" in heading) == ("STATE" not in said)
     assert ("ISOLATION" in heading) == ("ISOLATION" not in said)
-
-
-def test_a_cards_problem_is_shown_above_its_bars() -> None:
-    sick = card(health="GPU is lost: XID 79")
-    line = "".join(part for part, _ in meters([sick], 60, unicode=True)[0])
-    assert line.startswith("0 NVIDIA H200  GPU is lost: XID 79  MEM")
-
-
-def test_with_many_cards_the_unhealthy_ones_keep_their_bars() -> None:
-    cards = tuple(card(number, health="lost" if number == 14 else "ok") for number in range(16))
-    lines = text(screen(snapshot=TopSnapshot(0.0, cards)))
-    assert lines[1].startswith("14 NVIDIA H200  lost")
-    assert lines[6].startswith("NAME")
 
 
 def test_the_selected_row_is_always_seen() -> None:
@@ -179,47 +171,5 @@ def test_the_selected_row_is_always_seen() -> None:
         view = replace(view, top=shown.top)
 
 
-def test_a_tenant_over_quota_or_hung_is_marked() -> None:
-    over = container("over", over_limit_bytes=1)
-    hung = container("stuck", compute={"is_hung": True})
-    snapshot = TopSnapshot(0.0, (card(),), (over, hung, container("well")))
-    shown = screen(140, snapshot=snapshot)
-    assert styles(shown, "! over") == styles(shown, "! stuck") == {"bad"}
-    assert "! well" not in "\n".join(text(shown))
-    assert [re.split(r" {2,}", line.strip())[-1] for line in text(shown)[4:7]] == [
-        "over quota",
-        "hung",
-        "ok",
-    ]
-
-
-def test_data_that_is_out_of_date_is_marked() -> None:
-    shown = screen(alarm="no new data: gpushared is not running")
-    assert text(shown)[1] == "no new data: gpushared is not running"
-    assert styles(shown, "no new data") == {"bad"}
-    assert "train" in "\n".join(text(shown))
-
-
-def test_the_pane_shows_more_of_the_selected_row() -> None:
-    def pane(*selected: str | int) -> str:
-        return "\n".join(text(screen(view=TableView(detail=True, selected=selected))))
-
-    train = pane("container", "0123456789abcdef", 0)
-    assert "quota    cores 30 env; memory 4GiB env" in train
-    assert "quota 30 %, used 29.8 % in 1 s, 30.1 in 10 s" in train
-    assert "share    fixed-share 30.0 %, offline 5" in train
-    assert "process 701 jupyter  of notebook, card 1" in pane("process", "c" * 16, 1, 701)
-    assert "card 1  NVIDIA A100  GPU-1" in pane("card", 1)
-
-
-def test_the_pane_is_not_worth_the_half_of_a_low_terminal() -> None:
-    assert "quota" not in "\n".join(text(screen(lines=12, view=TableView(detail=True))))
-
-
-def test_starts_that_wait_for_room_are_above_the_table() -> None:
-    waiting = tuple(f"job-{number} has waited 3 min for 8 GiB" for number in range(5))
-    lines = text(screen(lines=40, snapshot=replace(machine(), waiting=waiting)))
-    assert [line for line in lines if "wait" in line] == [
-        *waiting[:3],
-        "2 more starts wait for room (gpushare queue)",
-    ]
+if __name__ == "__main__":
+    sys.exit(0 if RECORDED.write_text(recorded()) else 1)
