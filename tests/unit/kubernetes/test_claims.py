@@ -123,11 +123,6 @@ def test_admin_access_is_refused() -> None:
         claim_of(body(result(adminAccess=True)))
 
 
-def test_an_amount_that_is_none_is_refused() -> None:
-    with pytest.raises(BadClaim, match="consumedCapacity memory"):
-        claim_of(body(result(consumedCapacity={"memory": "a lot"})))
-
-
 def reported(cluster: StandInApiServer) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = cluster.objects[PATH]["status"]["devices"]
     return found

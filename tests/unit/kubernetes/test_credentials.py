@@ -13,7 +13,6 @@ from gpushare.kubernetes.api import credentials
 from gpushare.kubernetes.api.credentials import (
     BadCredentials,
     Credentials,
-    find_credentials,
     read_kubeconfig,
     service_account,
 )
@@ -43,11 +42,6 @@ def test_the_service_account_is_found_by_the_variables_of_the_pod(tmp_path: Path
     found = service_account(tmp_path, environment)
     assert (found.host, found.port, found.is_encrypted) == ("fd00::1", 6443, True)
     assert found.ca == tmp_path / "ca.crt"
-
-
-def test_outside_a_pod_the_message_names_the_kubeconfig(tmp_path: Path) -> None:
-    with pytest.raises(BadCredentials, match="write a kubeconfig to /etc/gpushare/kubeconfig"):
-        service_account(tmp_path, {})
 
 
 def test_a_renewed_token_is_used_for_the_next_request(tmp_path: Path) -> None:
@@ -110,27 +104,3 @@ def test_a_link_to_the_kubelets_kubeconfig_is_refused(
 def test_a_kubeconfig_that_all_users_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadCredentials, match="Run chmod 600"):
         read_kubeconfig(written(tmp_path, {}, {"token": "t"}, 0o644))
-
-
-@pytest.mark.parametrize("text", ["[", "kind: Pod", "a: &a [*a]", "kind: Config"])
-def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "kubeconfig"
-    path.write_text(text)
-    path.chmod(0o600)
-    with pytest.raises(BadCredentials, match=str(path)):
-        read_kubeconfig(path)
-
-
-def test_a_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(credentials, "service_account", lambda: Credentials("https://pod"))
-    assert find_credentials().host == "pod"
-    found = find_credentials(written(tmp_path, {}, {"token": "t"}))
-    assert found.host == "10.0.0.1", "an explicit kubeconfig comes first"
-
-
-def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
-    ca = tmp_path / "ca.crt"
-    ca.write_text("nothing")
-    with pytest.raises(BadCredentials, match=str(ca)):
-        Credentials("https://a", ca=ca).context()

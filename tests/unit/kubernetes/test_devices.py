@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of ResourceSlices, ids of memory of the device plugin, and the cards both are made of."""
+"""Devices of ResourceSlices, ids of memory of the device plugin, and the cards both are made of.
+
+node.json has the devices and the labels of a node as the API server gets them.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +31,6 @@ from gpushare.kubernetes.cards import (
     OUTAGE_SECONDS,
     POLL_SECONDS,
     CardFollower,
-    NodeCards,
     SchedulableCard,
     node_cards,
     pcie_roots,
@@ -48,37 +51,11 @@ def one(**changed: Any) -> dict[str, Any]:
     return device
 
 
-def test_a_card_is_a_device_with_capacity_to_consume() -> None:
-    device = one()
-    assert device["name"] == "card-5f3c0000-0000-0000-0000-000000000000"
-    assert device["allowMultipleAllocations"] is True
-    assert device["capacity"]["memory"]["value"] == "139Gi"
-    assert device["capacity"]["cores"] == {
-        "value": "100",
-        "requestPolicy": {
-            "default": "0",
-            "validRange": {"min": "0", "step": "1", "max": "100"},
-        },
-    }
-    assert "taints" not in device
-
-
-def test_the_attributes_are_what_selectors_ask_for() -> None:
-    assert one()["attributes"] == {
-        "uuid": {"string": "GPU-5F3C0000-0000-0000-0000-000000000000"},
-        "index": {"int": 0},
-        "model": {"string": "NVIDIA H200"},
-        "mig": {"bool": False},
-        "isolation": {"string": "interposer"},
-        "driverVersion": {"version": "580.95.5"},
-        "cudaDriverVersion": {"version": "13.0.0"},
-        "cudaComputeCapability": {"version": "9.0.0"},
-        "numaNode": {"int": 1},
-        "resource.kubernetes.io/numaNode": {"int": 1},
-    }
-    (device,) = devices_of(node_cards([card()], STATUS, {card()["uuid"]: "pci0000:5b"}))
-    root = device["attributes"]["resource.kubernetes.io/pcieRoot"]
-    assert root == {"string": "pci0000:5b"}
+def test_a_node_has_the_recorded_devices_and_labels() -> None:
+    rows = [card(), card(1, schedulable_bytes=100 * GIB), card(2, schedulable_bytes=MIB)]
+    found = node_cards(rows, STATUS, {rows[0]["uuid"]: "pci0000:5b"})
+    made = {"devices": devices_of(found), "labels": labels_of(found)}
+    assert made == json.loads(Path(__file__).with_name("node.json").read_text())
 
 
 @given(
@@ -115,11 +92,6 @@ def test_any_card_becomes_a_device_that_the_server_accepts(rows: list[dict[str, 
 def test_a_card_that_gets_nothing_new_has_a_taint(reason: str, key: str) -> None:
     device = one(is_schedulable=False, schedulable_reason=reason)
     assert device["taints"] == [{"key": key, "effect": "NoSchedule"}]
-
-
-def test_memory_of_others_is_not_offered_and_a_full_card_is_left_out() -> None:
-    assert one(schedulable_bytes=100 * GIB)["capacity"]["memory"]["value"] == "100Gi"
-    assert not devices_of(node(card(schedulable_bytes=MIB)))
 
 
 def test_a_card_of_which_only_all_may_be_taken() -> None:
@@ -352,11 +324,6 @@ def test_a_request_above_the_largest_card_is_divided_evenly() -> None:
         memory_units.preferred(available, [], 271, capacity)
 
 
-def test_what_an_init_container_has_cannot_be_left() -> None:
-    with pytest.raises(NoDevices):
-        memory_units.preferred(ids(A, 0) + ids(B, 0, 1, 2), ids(A, 0), 2, CAPACITY)
-
-
 def test_ids_that_the_kubelet_chose_itself_are_one_part_or_refused() -> None:
     assert memory_units.parts(ids(A, 3, 1), GIBS) == [(A, 2 * GIB)]
     with pytest.raises(NoDevices, match=f"no card of this node has 3 GiB left.*2 GiB of {A}"):
@@ -445,41 +412,9 @@ def test_any_text_becomes_a_valid_value(text: str) -> None:
     assert VALID.fullmatch(label_value(text))
 
 
-def test_a_node_of_two_equal_cards() -> None:
-    assert labels_of(node(card(0), card(1))) == {
-        "gpushare.io/mode": "dra",
-        "gpushare.io/isolation": "interposer",
-        "gpushare.io/gpu.count": "2",
-        "gpushare.io/gpu.product": "NVIDIA-H200",
-        "gpushare.io/gpu.memory": str(140 * 1024),
-        "gpushare.io/gpu.compute.major": "9",
-        "gpushare.io/gpu.compute.minor": "0",
-        "gpushare.io/cuda.driver-version.full": "580.95.05",
-        "gpushare.io/cuda.driver-version.major": "580",
-        "gpushare.io/cuda.driver-version.minor": "95",
-        "gpushare.io/cuda.driver-version.revision": "5",
-        "gpushare.io/cuda.runtime-version.full": "13.0",
-        "gpushare.io/cuda.runtime-version.major": "13",
-        "gpushare.io/cuda.runtime-version.minor": "0",
-        "cuda-major-version": "13",
-        "cuda-minor-version": "0",
-    }
-
-
 def test_of_different_cards_the_least_counts() -> None:
     old = card(1, model="Tesla T4", compute_capability="7.5", memory_bytes=15 * GIB)
     found = labels_of(node(card(0), old))
     assert found["gpushare.io/gpu.product"] == "mixed"
     assert found["gpushare.io/gpu.memory"] == str(15 * 1024)
     assert found["gpushare.io/gpu.compute.major"] == "7"
-
-
-def test_of_a_node_without_cards_only_the_mode_is_known() -> None:
-    empty = NodeCards([], "plugin", driver_version="580.95.05")
-    assert labels_of(empty) == {"gpushare.io/mode": "plugin"}
-
-
-@pytest.mark.parametrize("version", ["", "unknown", "580.x"])
-def test_a_version_that_is_none_makes_no_label(version: str) -> None:
-    found = labels_of(node(driver_version=version, cuda_version=version))
-    assert not [name for name in found if "version" in name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,12 +101,6 @@ def test_the_kubelets_version(
     assert text in line
 
 
-def test_a_gate_that_is_set_is_found(machine: Machine) -> None:
-    machine.kubelet = "Kubernetes v1.34.9"
-    machine.configure(featureGates={"DRAConsumableCapacity": True})
-    assert found(machine, "kubelet 1.34").startswith("ok")
-
-
 @pytest.mark.parametrize(
     ("version", "dump", "level", "text"),
     [
@@ -177,27 +170,6 @@ def test_what_is_missing_in_the_cluster_has_a_fix(
     assert asked("other")["node"].startswith("fail node other: not in the cluster")
 
 
-def test_labels_that_set_something_and_wrong_ones_are_named(
-    asked: Callable[..., dict[str, str]], cluster: StandInApiServer, machine: Machine
-) -> None:
-    qgpu = "tke.cloud.tencent.com/qgpu-schedule-policy"
-    labels = {qgpu: "bs", "gpushare.io/wanted-mode": "shard", "ack.node.gpu.placement": "spread"}
-    cluster.put(NODE, {"metadata": {"labels": labels}})
-    machine.settings = {"defaults.policy": {"value": "burst-share", "source": f"node label {qgpu}"}}
-    lines = asked()
-    assert lines["defaults.policy"].startswith(
-        f"ok defaults.policy: burst-share, by the node label {qgpu}"
-    )
-    assert lines["defaults.placement"].startswith(
-        "warn defaults.placement: spread, by the node label ack"
-    )
-    assert "not in effect; kubectl describe node" in lines["defaults.placement"]
-    assert lines["node"].startswith("warn node label gpushare.io/wanted-mode=shard: not a valid")
-    assert lines["node"].endswith("correct or remove it: kubectl label node")
-    machine.settings = None  # kubernetes.node_labels: false
-    assert not asked().keys() & {"defaults.policy", "defaults.placement", "node"}
-
-
 def test_what_the_credentials_may_not_read_is_not_judged(
     asked: Callable[..., dict[str, str]], cluster: StandInApiServer
 ) -> None:
@@ -215,13 +187,6 @@ def test_a_resource_of_the_device_plugin(
     assert asked()["gpushare.io/memory-gib"].startswith("fail")
     cluster.put(NODE, {"status": {"allocatable": {"cpu": "8", "gpushare.io/memory-gib": "139"}}})
     assert asked()["allocatable"].startswith("ok allocatable: gpushare.io/memory-gib 139")
-
-
-def test_a_clock_that_is_apart_is_reported(
-    asked: Callable[..., dict[str, str]], api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(api, "clock", lambda: time.time() - 120)
-    assert asked()["clock"].startswith("fail clock: 1")
 
 
 def test_a_server_that_is_away_leaves_the_checks_of_the_node(

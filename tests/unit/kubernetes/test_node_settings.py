@@ -15,12 +15,10 @@ from gpushare.quota.node_settings import (
     ALLOWED_MODE,
     CORDONED,
     NODE_MODE,
-    NODE_SETTINGS,
     OWN_LABELS,
     PLACEMENT,
     POLICY,
 )
-from gpushare.settings import load_schema
 from tests.stack.api_server import Body
 
 QGPU = "tke.cloud.tencent.com/qgpu-schedule-policy"
@@ -103,21 +101,6 @@ def test_no_label_and_no_value_of_the_tables_is_missing_above() -> None:
             row.unit.read("-")
         listed = refused.value.fix.removeprefix("write one of ").split(", ")
         assert set(listed) == {text for label, text, _, _ in SPELLINGS if label == name}
-
-
-def test_the_settings_have_the_values_of_the_configuration() -> None:
-    schema = load_schema()
-    defaults, card = schema["$defs"]["defaults"], schema["$defs"]["card"]
-    mode = schema["properties"]["kubernetes"]["properties"]["mode"]
-    parts = {
-        POLICY: defaults["properties"]["policy"],
-        PLACEMENT: defaults["properties"]["placement"],
-        ALLOWED_MODE: card["properties"]["allowed_mode"],
-        NODE_MODE: mode,
-    }
-    assert parts.keys() | {CORDONED} == NODE_SETTINGS.keys()
-    for key, part in parts.items():
-        assert [NODE_SETTINGS[key].parse(text) for text in part["enum"]] == part["enum"]
 
 
 def test_gpushares_own_label_takes_precedence_over_those_of_other_systems() -> None:

@@ -108,19 +108,6 @@ def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
     assert label(cluster) == "dra"
 
 
-@pytest.mark.parametrize("is_away", [False, True])
-def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
-    api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, is_away: bool
-) -> None:
-    cluster.put(NODE, {})
-    NodeLabels(api, "n").write(node())
-    daemon.settings["defaults.policy"] = {"value": "burst-share", "source": "node label x"}
-    daemon.is_away = is_away
-    NodeReporter(api, daemon, "n", StatusLog()).remove()
-    assert label(cluster) is None
-    assert bool(daemon.settings) is is_away
-
-
 class Labelled:
     """A node, gpushared, and what keeps the one as the other says."""
 
@@ -258,24 +245,6 @@ def test_a_slice_of_an_earlier_version_is_replaced_and_others_stay(
     assert cluster.objects[f"{SLICES}/n-gpu.gpushare.io-0"]["spec"]["pool"]["generation"] == 8
 
 
-def test_a_conflict_is_resolved_by_reading_again(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    publisher.write(node())
-    path = f"{SLICES}/n-gpu.gpushare.io-0"
-    times = [1, 2]
-
-    def touch(method: str, _path: str) -> None:
-        if method == "PUT" and times:
-            times.pop()
-            cluster.put(path, cluster.objects[path])
-
-    cluster.fault = touch
-    publisher.write(node(card(schedulable_bytes=GIB)))
-    assert devices(cluster)[0]["capacity"]["memory"]["value"] == "1Gi"
-    assert not times
-
-
 def dropping(*fields: str) -> Callable[[Body], None]:
     """Return a server that does not know some fields of a device."""
 
@@ -319,23 +288,6 @@ def test_where_cards_cannot_be_shared_nothing_is_offered_and_the_gate_is_named(
     assert len(devices(cluster)) == 1
 
 
-def test_a_cluster_without_this_api_is_named(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    cluster.fault = lambda _method, path: 404 if path == SLICES else None
-    with pytest.raises(NoSharedDevices, match=r"Upgrade to Kubernetes 1\.34"):
-        publisher.write(node())
-    publisher.remove()
-
-
-@pytest.mark.parametrize("length", [1, 63, 230, 253])
-def test_a_slice_has_a_valid_name_for_any_node(api: ApiServer, length: int) -> None:
-    name = SlicePublisher(api, "n" * length)._name(3)
-    assert len(name) <= 253
-    assert name.endswith("-gpu.gpushare.io-3")
-    assert name != SlicePublisher(api, "n" * (length - 1) + "m")._name(3)
-
-
 def test_labels_are_written_once_and_those_of_others_stay(
     api: ApiServer, cluster: StandInApiServer
 ) -> None:
@@ -346,25 +298,6 @@ def test_labels_are_written_once_and_those_of_others_stay(
     kept = cluster.objects[NODE]["metadata"]["labels"]
     assert kept == {"zone": "a", **labels_of(node())}
     assert len(cluster.requests) == 1
-
-
-def test_a_label_that_something_else_changed_is_written_again(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(NODE, {})
-    labels = NodeLabels(api, "n")
-    labels.write(node())
-    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "other"}}})
-    labels.write(node())
-    assert labels_on(cluster)["gpushare.io/mode"] == "other", "not compared each time"
-    labels.verify()
-    labels.write(node())
-    assert labels_on(cluster) == labels_of(node())
-
-
-def labels_on(cluster: StandInApiServer) -> dict[str, str]:
-    found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
-    return found
 
 
 ABOUT = PodContainer("team-a", "train-0", "uid-1", "train")
@@ -505,21 +438,6 @@ def test_a_container_that_waits_for_long_is_reported_once_each_time(
     ]
 
 
-def test_an_event_that_the_server_forgot_is_made_anew(
-    recorder: EventRecorder, cluster: StandInApiServer, clock: Clock
-) -> None:
-    recorder.record(event())
-    (made,) = events(cluster)
-    cluster.remove(path_of(EVENTS, made["metadata"]["name"], "team-a"))
-    recorder.record(event(number="2"))
-    clock.now += COUNT_SECONDS
-    recorder.flush()
-    recorder.record(event(number="3"))
-    assert len(events(cluster)) == 1
-    recorder.record(event(at=NOW + 3500, number="4"))
-    assert len(events(cluster)) == 2, "an hour later"
-
-
 def test_the_same_event_again_raises_a_count_that_is_written_now_and_then(
     recorder: EventRecorder, cluster: StandInApiServer, clock: Clock
 ) -> None:
@@ -556,14 +474,6 @@ def test_a_pod_that_causes_many_events_is_bounded_and_others_are_not(
     recorder.record(event("later"))
     recorder.record(event("too much again"))
     assert len(events(cluster)) == BURST + 1
-
-
-def test_a_namespace_that_is_deleted_is_no_fault(
-    recorder: EventRecorder, cluster: StandInApiServer
-) -> None:
-    cluster.fault = lambda *_: 404
-    recorder.record(event())
-    recorder.flush()
 
 
 def test_what_could_not_be_reported_is_reported_later(
