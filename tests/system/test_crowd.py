@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""200 containers at once: none fails, each has its own, and nothing stays allocated.
-
-How long they take is a row of ./dev bench (crowd).
-"""
+"""200 containers at once: none fails, each has its own, and nothing stays allocated."""
 
 from __future__ import annotations
 

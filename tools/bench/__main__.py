@@ -26,14 +26,12 @@ COSTS = {
     **dict.fromkeys(("runtime", "create"), ""),
     "crun": "create.crun",
     "create-parts": "create.parts",
-    "create-daemon": "create.daemon",
-    **dict.fromkeys(("dialects", "docker", "crowd", "starts"), ""),
+    **dict.fromkeys(("docker", "starts"), ""),
     **{row: f"calls.{row}" for row in ("launch", "allocate", "information", "startup")},
-    "register": "calls.register",
     "idle": "",
     "node-agent": "node_agent.measure",
     "prepare": "node_agent.prepare",
-    **dict.fromkeys(("restart", "state", "audit", "cli", "dashboard", "evict"), ""),
+    **dict.fromkeys(("audit", "cli", "evict"), ""),
 }
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
 ROWS = (*COSTS, "shares", *SHARES)

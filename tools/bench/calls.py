@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from typing import Final
 
@@ -24,31 +23,18 @@ STARTS: Final = 400
 START_BUDGET_US: Final = 200
 #: That the program has started before it loads the library, beside its first.
 THREADS: Final = (0, 1, 16)
-PROCESSES: Final = 300
-REGISTER_BUDGET_MS: Final = 1000
-REGISTERS: Final = 7
 
 
 def launch() -> Iterator[Result]:
     """Launch kernels and graphs: the gate open, and bounded with nothing in the way."""
     for profile, driver in DRIVERS.items():
-        yield from _launches(profile, driver)
-    with tenant(cards=2) as made:
-        name = "launch, 2 cards, all open"
-        yield made.result(name, "launch", rounds=LAUNCHES, budget=OPEN_BUDGET_NS)
-
-
-def _launches(profile: str, driver: str) -> Iterator[Result]:
-    for what, call in (("launch", "launch"), ("graph launch", "graph")):
-        with tenant(profile=profile) as made:
-            name = f"{what}, gate open{driver}"
-            yield made.result(name, call, rounds=LAUNCHES, budget=OPEN_BUDGET_NS)
-            name, budget = f"{what}, bounded{driver}", BOUNDED_BUDGET_NS[what]
-            gate = abi.GATE_WINDOW
-            yield made.result(name, call, rounds=LAUNCHES, budget=budget, gate=gate)
-    with tenant(profile=profile) as made:
-        name, rounds = f"4 launches and a wait, bounded{driver}", LAUNCHES // 4
-        yield made.result(name, "waited", rounds=rounds, budget=None, gate=abi.GATE_WINDOW)
+        for what, call in (("launch", "launch"), ("graph launch", "graph")):
+            with tenant(profile) as made:
+                name = f"{what}, gate open{driver}"
+                yield made.result(name, call, rounds=LAUNCHES, budget=OPEN_BUDGET_NS)
+                name, budget = f"{what}, bounded{driver}", BOUNDED_BUDGET_NS[what]
+                gate = abi.GATE_WINDOW
+                yield made.result(name, call, rounds=LAUNCHES, budget=budget, gate=gate)
 
 
 def allocate() -> Iterator[Result]:
@@ -86,21 +72,3 @@ def startup() -> Iterator[Result]:
     with tenant() as made:
         for threads in THREADS:
             yield from made.start_up(STARTS, START_BUDGET_US, threads)
-
-
-def register() -> Iterator[Result]:
-    """Let 300 processes of one container initialize the driver at once."""
-    with tenant() as made:
-        pairs = [
-            (made.register(PROCESSES), made.register(PROCESSES, filtered=False))
-            for _ in range(REGISTERS)
-        ]
-    yield Result(
-        name=f"{PROCESSES} processes start",
-        unit="ms",
-        value=statistics.median(through for through, _ in pairs),
-        baseline=statistics.median(bare for _, bare in pairs),
-        delta=statistics.median(through - bare for through, bare in pairs),
-        budget=REGISTER_BUDGET_MS,
-        absolute=True,
-    )

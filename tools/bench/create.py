@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates containers that request a share of a GPU: the daemon decides and edits the spec.
 
-The whole beside runc, what it consists of, over crun, and what it costs gpushared alone.
+The whole beside runc, what it consists of, and over crun.
 """
 
 from __future__ import annotations
 
-import array
 import copy
 import ctypes
 import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from gpushare import protocol
 from gpushare.install import install
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -33,7 +28,7 @@ from .native import FLOOR, exec_only
 from .result import Result
 from .turns import BenchError, Times, take
 
-ROUNDS, PARTS_ROUNDS, CRUN_ROUNDS, DAEMON_ROUNDS = 40, 30, 30, 100
+ROUNDS, PARTS_ROUNDS, CRUN_ROUNDS = 40, 30, 30
 BUDGET_MS = 3.0
 FIRST_BUDGET_MS = 6.0
 TRUE = Path("/bin/true")
@@ -41,7 +36,6 @@ CACHE = Path("/etc/ld.so.cache")
 # A library that every glibc image's loader cache lists; another name of its length keeps the file
 # valid, and makes it the cache of an image that was never seen.
 LISTED = b"libc.so.6\0"
-SETTLE_SECONDS = 0.1  # in which gpushared does what follows an answer
 UNIFIED = Path("/sys/fs/cgroup/unified")
 _CLONE_NEWNS = 0x00020000  # sched.h
 
@@ -137,24 +131,15 @@ def _mount(*words: str | Path) -> None:
 
 
 def measure() -> Iterator[Result]:
-    """Compare with runc on the same bundle without the quota.
-
-    And a daemon that takes every dialect with one that takes none.
-    """
-    with Stack() as stack, Stack() as other:
+    """Compare with runc on the same bundle without the quota."""
+    with Stack() as stack:
         start(stack)
-        start(other, dialects={"accept": []})
-        plain, asking, of_other = (
-            Layered(stack),
-            Layered(stack, quota=True),
-            Layered(other, quota=True),
-        )
+        plain, asking = Layered(stack), Layered(stack, quota=True)
         launcher = stack.installation.launcher
         variants = {
             "runc": plain.creating(stack.runtime),
             FLOOR: plain.creating(exec_only(stack.runtime, stack.root)),
             "gpushare": asking.creating(launcher),
-            "none": of_other.creating(other.installation.launcher),
             "first": asking.creating(launcher, unseen_cache),
         }
         series = take(variants, ROUNDS)
@@ -164,8 +149,6 @@ def measure() -> Iterator[Result]:
         ("first", "create, an image's first start", FIRST_BUDGET_MS),
     ):
         yield series.compare("create", variant, "runc", name=name, budget=budget, floor=FLOOR)
-    name = "create, all dialects beside none"
-    yield series.compare("create", "gpushare", "none", name=name)
 
 
 def parts() -> Iterator[Result]:
@@ -258,64 +241,3 @@ def _one_hierarchy() -> Iterator[None]:
         if libc.setns(before, _CLONE_NEWNS):
             raise OSError(ctypes.get_errno(), "setns")
         os.close(before)
-
-
-def daemon() -> Iterator[Result]:
-    """Take a known and an unseen image in turns: gpushared's processor time, and its answer's.
-
-    The requests are the launcher's, without a launcher and without a low-level runtime.
-    """
-    with Stack() as stack:
-        start(stack)
-        known, unseen = Layered(stack, quota=True), Layered(stack, quota=True)
-        variants = {"known": _asked(known, read_cache), "unseen": _asked(unseen, unseen_cache)}
-        series = take(variants, DAEMON_ROUNDS)
-    for part, name in (("cpu", "processor"), ("wait", "wait")):
-        row = f"gpushared's create, {name}: known image"
-        yield series.compare(part, "known", "unseen", name=row)
-
-
-def _asked(layered: Layered, cache: Callable[[], bytes]) -> Callable[[], Times]:
-    bundle, stack = layered.bundle, layered.bundle.stack
-
-    def go() -> Times:
-        layered.renew(cache())
-        time.sleep(SETTLE_SECONDS)
-        assert stack.daemon is not None
-        pid, identity = stack.daemon.process.pid, f"bench-{secrets.token_hex(4)}"
-        flags = os.O_RDONLY | os.O_DIRECTORY
-        fds = [os.open(path, flags) for path in (bundle.path, bundle.rootfs)]
-        fields = {"op": "create", "id": identity, "bundle": str(bundle.path), "marker": "strong"}
-        try:
-            before = _processor_ms(pid)
-            answer, wait = _ask(stack.socket, fields, fds)
-            used = _processor_ms(pid) - before
-        finally:
-            for fd in fds:
-                os.close(fd)
-        _ask(stack.socket, {"op": "release", "key": answer["key"], "id": identity}, ())
-        return {"cpu": used, "wait": wait}
-
-    return go
-
-
-def _processor_ms(pid: int) -> float:
-    """Return the processor time of all threads of a process, by the scheduler's clock."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e6
-
-
-def _ask(path: Path, fields: dict[str, Any], fds: list[int] | tuple[()]) -> tuple[Any, float]:
-    """Send a request and return the answer, and the milliseconds that it took."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.connect(str(path))
-        begun = time.perf_counter_ns()
-        client.sendmsg([protocol.encode(fields)], rights)
-        answer = {"ack": True}
-        while "ack" in answer:
-            answer = json.loads(client.recv(protocol.MAX_REPLY_BYTES))
-        took = time.perf_counter_ns() - begun
-    if not answer.get("ok"):
-        raise BenchError(f"gpushared refused: {answer}")
-    return answer, took / 1e6

@@ -2,7 +2,7 @@
  *
  * Times a call of the driver through the filter library against the same call without it:
  *
- *     driver launch|waited|graph|allocate|random|information FILTER DRIVER ROUNDS [PROCESSES]
+ *     driver launch|graph|allocate|random|information FILTER DRIVER ROUNDS [PROCESSES]
  *
  * Both libraries are in this one process, as the filter loads the driver anyway, and they take
  * turns: what disturbs a round disturbs both. Prints the median round of each, and the median of
@@ -24,7 +24,6 @@
 #define QUEUED_NS UINT64_C(3000000)
 #define KERNEL_NS UINT64_C(1000)
 #define LIVE 1024
-#define WAITED 4
 
 static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 			    ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n";
@@ -91,14 +90,6 @@ static void launch_call(const struct driver *driver)
 	launch_once(driver, 1, KERNEL_NS);
 }
 
-/* A client that waits for each few kernels: the card is idle before the first of them. */
-static void waited_call(const struct driver *driver)
-{
-	for (int i = 0; i < WAITED; i++)
-		launch_once(driver, 1, KERNEL_NS);
-	check(synchronize(), "synchronize");
-}
-
 static void graph_call(const struct driver *driver)
 {
 	check(driver->launch_graph(graph, NULL), "graph launch");
@@ -160,7 +151,6 @@ struct row {
 
 static const struct row rows[] = {
 	{"launch", launch_prepare, launch_call, nothing},
-	{"waited", nothing, waited_call, nothing},
 	{"graph", launch_prepare, graph_call, nothing},
 	{"allocate", nothing, allocate_call, nothing},
 	{"random", random_prepare, random_call, random_end},

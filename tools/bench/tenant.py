@@ -55,39 +55,42 @@ def entering(driver: Path, pages: Path) -> tuple[str, ...]:
 class BenchTenant:
     """A folder with a filter, a driver, pages and a device file."""
 
-    def __init__(self, folder: Path, cards: int = 1, profile: str = PROFILE) -> None:
+    def __init__(self, folder: Path, profile: str = PROFILE) -> None:
         self.folder = folder
         self._filter = folder / "filter" / "libcuda.so.1"
         built = InstallSource.of_package().libraries
         shutil.copytree(built / "simulator", folder / "driver")
         self._filter.parent.mkdir()
         shutil.copy2(built / "libcuda.so.1", self._filter)
-        made = simulator.create(folder / "device", profile, cards)
+        made = simulator.create(folder / "device", profile)
         self._device = made.device
         self._uuids = made.uuids
         self._programs: dict[str, Path] = {}
 
-    def measure(
-        self, call: str, rounds: int, processes: int = 1, gate: int = abi.GATE_OPEN
-    ) -> tuple[float, float, float]:
-        """Return ns for one call without the filter, with it, and the difference."""
+    def result(
+        self,
+        name: str,
+        call: str,
+        *,
+        rounds: int,
+        budget: float,
+        processes: int = 1,
+        absolute: bool = False,
+        gate: int = abi.GATE_OPEN,
+    ) -> Result:
+        """Measure `call` at a gate of mode `gate`, of the first card, against `budget` (ns)."""
         words = [str(self._filter), DRIVER, str(rounds), str(processes)]
         said = self._run("driver", call, *words, gate=gate)
         bare, filtered, difference = map(float, said.split())
         if (self._submitted() > 0) != (gate != abi.GATE_OPEN):
             raise BenchError(f"{call}: {self._submitted()} launches were counted in mode {gate}")
-        return bare, filtered, difference
+        return Result(name, "ns", filtered, bare, difference, budget, absolute)
 
     def _submitted(self) -> int:
         """Return how much work the process counted."""
         with (self.folder / "tenant" / abi.STATUS_NAME).open("rb") as status:
             status.seek(abi.status_work_offset(0) + abi.WORK_SUBMITTED)
             return int.from_bytes(status.read(8), "little")
-
-    def register(self, processes: int, *, filtered: bool = True) -> float:
-        """Return the ms until so many processes, started at once, have the driver."""
-        library = str(self._filter) if filtered else DRIVER
-        return float(self._run("register", library, str(processes)))
 
     def start_up(self, rounds: int, budget: float, threads: int) -> Iterator[Result]:
         """Yield the time of dlopen, and of dlopen with cuInit; `budget` is in microseconds."""
@@ -124,21 +127,6 @@ class BenchTenant:
             raise BenchError(f"{words}: exit status {done.returncode}: {done.stderr}")
         return done.stdout
 
-    def result(
-        self,
-        name: str,
-        call: str,
-        *,
-        rounds: int,
-        budget: float | None,
-        processes: int = 1,
-        absolute: bool = False,
-        gate: int = abi.GATE_OPEN,
-    ) -> Result:
-        """Measure `call` at a gate of mode `gate`, of the first card, against `budget` (ns)."""
-        bare, filtered, difference = self.measure(call, rounds, processes, gate)
-        return Result(name, "ns", filtered, bare, difference, budget, absolute)
-
     def _write_pages(self, gate: int) -> None:
         pages = self.folder / "tenant"
         shutil.rmtree(pages, ignore_errors=True)
@@ -159,7 +147,7 @@ class BenchTenant:
 
 
 @contextmanager
-def tenant(cards: int = 1, profile: str = PROFILE) -> Iterator[BenchTenant]:
-    """Make a tenant of so many cards, and remove it afterwards."""
+def tenant(profile: str = PROFILE) -> Iterator[BenchTenant]:
+    """Make a tenant of one card, and remove it afterwards."""
     with leftovers.folder("gpushare-bench-") as folder:
-        yield BenchTenant(folder, cards, profile)
+        yield BenchTenant(folder, profile)
