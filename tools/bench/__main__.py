@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from . import shares
 from .native import ROOT
 from .result import Result, table, write
 from .shares.catalogue import SCENARIOS
-from .shares.figure import Figure
-from .shares.page import host, page, tables
 from .turns import BenchError
 
 #: In the order of the design's table of budgets; a row's file and function, where not its own name.
@@ -47,8 +44,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=shares.SECONDS, help="card time of a row of shares"
     )
-    parser.add_argument("--page", type=Path, help="also write the rows of shares to this page")
-    parser.add_argument("--slow", type=int, help="slow motion of the rows of shares")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(ROWS))
     if unknown:
@@ -89,7 +84,7 @@ def _measure(name: str, answer: Connection) -> None:
         answer.send(f"{type(error).__name__}: {error}")
 
 
-def _shares(options: argparse.Namespace, failed: list[str]) -> list[Figure]:
+def _shares(options: argparse.Namespace, failed: list[str]) -> list[Result]:
     """Measure the scenarios that were named."""
     names = [name.removeprefix("shares-") for name in options.names if name in SHARES]
     if "shares" in options.names or not options.names:
@@ -97,8 +92,8 @@ def _shares(options: argparse.Namespace, failed: list[str]) -> list[Figure]:
     if not names:
         return []
     print(f"bench: shares {' '.join(names)} ...", file=sys.stderr, flush=True)
-    chosen = shares.select(names)
-    return shares.measure(chosen, seconds=options.seconds, slow=options.slow, failed=failed)
+    chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
+    return shares.measure(chosen, seconds=options.seconds, failed=failed)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -111,26 +106,17 @@ def main(arguments: Sequence[str]) -> int:
     if load > cores / 2:
         print(f"bench: others use this machine (load {load:.1f}): rough figures", file=sys.stderr)
     failed: list[str] = []
-    machine = host()
     results = _costs([name for name in options.names or COSTS if name in COSTS], failed)
-    figures = _shares(options, failed)
+    results += _shares(options, failed)
     output = ROOT / "build" / "bench.json"
-    write([*results, *figures], output)
-    if results:
-        print(table(results))
-        print(
-            "\nadded: the median of the rounds' differences; by exec: what only executes runc adds"
-        )
-    if figures:
-        print(tables(figures))
-        if options.page:
-            options.page.write_text(page(figures, machine), encoding="utf-8")
-        print("\nnative: the same processes at the same time on the bare simulated driver")
+    write(results, output)
+    print(table(results))
+    print("\nadded: the median of the rounds' differences; by exec: what only executes runc adds")
+    print("of shares, without: the same processes at the same time on the bare simulated driver")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:
         print(line, file=sys.stderr)
     over = [result.name for result in results if result.met is False]
-    over += [figure.name for figure in figures if figure.met is False]
     if over:
         print(f"bench: over budget: {', '.join(over)}", file=sys.stderr)
     return 1 if failed or over else 0

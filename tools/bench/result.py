@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,11 @@ class Result:
         name: of what was measured.
         unit: of `value`, `baseline`, `delta` and `budget`.
         value: the median with gpushare.
-        baseline: the median without.
+        baseline: the median without; None where there is no such thing.
         delta: what gpushare adds: the median of the rounds' differences.
         budget: the most that may be added; None for a figure that is only for comparison.
         absolute: the budget is the most that `value` may be, not `delta`.
+        at_least: the budget is the least that `value` may be.
         p90: what nine rounds of ten stay under, with gpushare and without; None where it is not
             measured by rounds.
         floor: what the least program that could stand in gpushare's place adds, one that executes
@@ -32,96 +33,84 @@ class Result:
     name: str
     unit: str
     value: float
-    baseline: float
-    delta: float
+    baseline: float | None
+    delta: float | None
     budget: float | None = None
     absolute: bool = False
+    at_least: bool = False
     p90: tuple[float, float] | None = None
     floor: float | None = None
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
         """How many times the baseline it is."""
-        return self.value / self.baseline
+        return self.value / self.baseline if self.baseline else None
 
     @property
     def met(self) -> bool | None:
         """Whether it is within its budget; None without one."""
         if self.budget is None:
             return None
-        return (self.value if self.absolute else self.delta) <= self.budget
+        if self.at_least:
+            return self.value >= self.budget
+        added = self.value if self.absolute or self.delta is None else self.delta
+        return added <= self.budget
 
     def as_json(self) -> dict[str, Any]:
         """Return the object for build/bench.json."""
-        return {
-            "name": self.name,
-            "value": round(self.value, 4),
-            "unit": self.unit,
-            "baseline": round(self.baseline, 4),
-            "delta": round(self.delta, 4),
-            "ratio": round(self.ratio, 4),
-            "budget": self.budget,
-            "met": self.met,
-        } | self._of_rounds()
-
-    def _of_rounds(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        if self.p90 is not None:
-            found |= {"p90": round(self.p90[0], 4), "baseline_p90": round(self.p90[1], 4)}
-        if self.floor is not None:
-            found["exec_only_delta"] = round(self.floor, 4)
-        return found
+        p90, baseline_p90 = self.p90 or (None, None)
+        figures = {
+            "value": self.value,
+            "baseline": self.baseline,
+            "delta": self.delta,
+            "ratio": self.ratio,
+            "p90": p90,
+            "baseline_p90": baseline_p90,
+            "exec_only_delta": self.floor,
+        }
+        known = {name: round(each, 4) for name, each in figures.items() if each is not None}
+        given = {"name": self.name, "unit": self.unit, "budget": self.budget, "met": self.met}
+        return given | known
 
 
 HEADINGS = ("WHAT", "WITHOUT", "P90", "WITH", "P90", "ADDED", "BY EXEC", "RATIO", "BUDGET", "")
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the results as lines of text."""
-    return "\n".join(aligned([HEADINGS, *(_cells(result) for result in results)], left=1))
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows as lines, the first `left` columns aligned on the left."""
+    """Return the results as lines of text, the names aligned on the left."""
+    rows = [HEADINGS, *(_cells(result) for result in results)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
+    return "\n".join(
         "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
+            cell.rjust(width) if column else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
-    ]
+    )
 
 
 def _cells(result: Result) -> tuple[str, ...]:
     budget, verdict = "", ""
     if result.budget is not None:
-        sign = "" if result.absolute else "+"
-        budget = f"<= {sign}{result.budget:g} {result.unit}"
+        sign = ">= " if result.at_least else "<= " if result.absolute else "<= +"
+        budget = f"{sign}{result.budget:g} {result.unit}"
         verdict = "ok" if result.met else "OVER"
     p90, p90_without = (f"{each:.2f}" for each in result.p90) if result.p90 else ("", "")
     return (
         result.name,
-        f"{result.baseline:.2f} {result.unit}",
+        "" if result.baseline is None else f"{result.baseline:.2f} {result.unit}",
         p90_without,
         f"{result.value:.2f} {result.unit}",
         p90,
-        f"{result.delta:+.2f} {result.unit}",
+        "" if result.delta is None else f"{result.delta:+.2f} {result.unit}",
         "" if result.floor is None else f"{result.floor:+.2f}",
-        f"x {result.ratio:.3f}",
+        "" if result.ratio is None else f"x {result.ratio:.3f}",
         budget,
         verdict,
     )
 
 
-class Reportable(Protocol):
-    """What has figures for a program to read."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object for build/bench.json."""
-
-
-def write(results: Sequence[Reportable], path: Path) -> None:
+def write(results: Sequence[Result], path: Path) -> None:
     """Write the results for a program to read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")

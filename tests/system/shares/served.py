@@ -32,7 +32,7 @@ class Truth:
         self._read = 0
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [str(watch), str(PERIOD_MS), "1"],
+                [str(watch), str(PERIOD_MS)],
                 env={**os.environ, simulator.DEVICE_ENV: str(device)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -63,7 +63,7 @@ class Truth:
             text = file.read()
         whole = text[: text.rfind("\n") + 1]
         self._read += len(whole.encode())
-        for _, moment, by_pid in parse_readings(whole):
+        for moment, by_pid in parse_readings(whole):
             served: dict[int, float] = {}
             for pid, ns in by_pid:
                 served[pid] = served.get(pid, 0.0) + ns

@@ -14,15 +14,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from tests import leftovers
+from tools.bench.result import Result
 from tools.bench.turns import BenchError
 
-from .catalogue import SCENARIOS
-from .figure import Figure
 from .machine import Programs, measure_variant
 from .scenario import Scenario, ScenarioRuns
 
@@ -31,25 +29,15 @@ TOGETHER: Final = 9  # rows in slow motion at a time: so slow, they leave the ma
 NICENESS: Final = -10  # what else this machine does is not what is measured
 
 
-def select(names: Sequence[str]) -> tuple[Scenario, ...]:
-    """Return the scenarios of those names, all where none is named."""
-    return tuple(scenario for scenario in SCENARIOS if not names or scenario.name in names)
-
-
 def measure(
-    scenarios: Sequence[Scenario],
-    *,
-    seconds: float = SECONDS,
-    slow: int | None = None,
-    failed: list[str],
-) -> list[Figure]:
-    """Measure scenarios for so much card time each; `slow` replaces their own slow motion.
+    chosen: Sequence[Scenario], *, seconds: float = SECONDS, failed: list[str]
+) -> list[Result]:
+    """Measure scenarios for so much card time each.
 
     Those in slow motion go together, those in real time one by one. What could not be measured is
     added to `failed`.
     """
-    chosen = [replace(each, slow=slow) if slow else each for each in scenarios]
-    figures: dict[str, list[Figure]] = {}
+    results: dict[str, list[Result]] = {}
 
     def one(scenario: Scenario) -> None:
         try:
@@ -57,8 +45,11 @@ def measure(
         except BenchError as error:
             failed.append(f"bench: shares-{scenario.name}: {error}")
             return
-        figures[scenario.name] = [made for judge in scenario.judges for made in judge(found)]
-        print(f"bench: shares-{scenario.name} measured", file=sys.stderr, flush=True)
+        results[scenario.name] = [made for judge in scenario.judges for made in judge(found)]
+        motion = "in real time" if scenario.slow == 1 else f"time scale {scenario.slow}"
+        late = f"this machine late by up to {found.gpushare.late_ms:.1f} ms"
+        words = f"{scenario.title} ({seconds:g} s of card time, {motion}, {late})"
+        print(f"bench: shares-{scenario.name} measured: {words}", file=sys.stderr, flush=True)
 
     with _in_memory() as folder, _preferred():
         programs = Programs.build(folder)
@@ -67,7 +58,7 @@ def measure(
         for scenario in chosen:
             if scenario.slow == 1:
                 one(scenario)
-    return [figure for each in chosen for figure in figures.get(each.name, [])]
+    return [result for each in chosen for result in results.get(each.name, [])]
 
 
 def _side_by_side(

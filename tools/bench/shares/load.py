@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,10 @@ class Load:
     least_us: float | None = None
     kernels: int | None = None
     graph: int | None = None
-    copy_bytes: int | None = None
     gap_us: float | None = None
     rate: float | None = None
     on_ms: float | None = None
     off_ms: float | None = None
-    contexts: int | None = None
-    streams: int | None = None
-    cards: int | None = None
 
     def arguments(self, *, slow: float, seed: int) -> list[str]:
         """Return the arguments of work.c; equal seeds draw equal kernels and arrivals."""
@@ -33,27 +29,10 @@ class Load:
             for word in (f"--{name.replace('_', '-')}", str(value))
         ]
 
-    def in_contexts(self, contexts: int) -> Load:
-        """Return the same in so many contexts of one process at once."""
-        return replace(self, contexts=contexts)
-
-    def on_streams(self, streams: int) -> Load:
-        """Return the same on so many streams of each context at once."""
-        return replace(self, streams=streams)
-
-    def copying(self, copy_bytes: int) -> Load:
-        """Return the same with a copy to the card before each step."""
-        return replace(self, copy_bytes=copy_bytes)
-
 
 def training(kernel_us: float, *, spread: float = 0.8, kernels: int = 200) -> Load:
     """Steps one after another, with 300 us between them for the host."""
     return Load(kernel_us=kernel_us, spread=spread, kernels=kernels, gap_us=300)
-
-
-def tiny() -> Load:
-    """Kernels that hardly take longer than their launch, and no gap."""
-    return Load(kernel_us=5, spread=0.3, least_us=3, kernels=2000)
 
 
 def synchronising(kernel_us: float, *, after: int, gap_us: float = 10) -> Load:
@@ -68,14 +47,9 @@ def inference(rate: float) -> Load:
 
 def in_phases(on_ms: float, off_ms: float) -> Load:
     """Trains for a while and leaves the card alone for a while, in turns."""
-    return replace(training(100), on_ms=on_ms, off_ms=off_ms)
+    return Load(kernel_us=100, spread=0.8, kernels=200, gap_us=300, on_ms=on_ms, off_ms=off_ms)
 
 
 def replayed(kernel_us: float, *, of: int) -> Load:
     """Graphs of `of` kernels, instantiated once and replayed."""
     return Load(kernel_us=kernel_us, kernels=4 * of, graph=of, gap_us=300)
-
-
-def lockstep(kernel_us: float, *, cards: int) -> Load:
-    """Kernels on several cards at once, and steps that wait for all: data-parallel training."""
-    return replace(training(kernel_us), cards=cards)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with simulated cards, and the tenants on it: with gpushare, or on the bare driver.
+"""A machine with a simulated card, and the tenants on it: with gpushare, or on the bare driver.
 
 There are no containers. A tenant's processes have a mount namespace in which /opt is what it is in
 a container, as those of tools/bench/tenant.py; on the bare driver they are plain processes.
@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ CONTEXT_BYTES = 524 << 20
 WARM_UP_SECONDS = 2  # of card time: estimates are learned, credit is at its level
 READY_SECONDS = 60
 SIMULATOR = ROOT / "simulator"
+WATCHER = "the watcher"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Programs:
         filters.mkdir()
         shutil.copy2(built / "libcuda.so.1", filters)
         engine = [f"{SIMULATOR}/{name}.c" for name in _ENGINE]
-        linked = ("-l:libcuda.so.1", "-lm", "-lpthread")
+        linked = ("-l:libcuda.so.1", "-lm")
         work = compile_program("shares/work.c", folder / "work", f"-L{driver}", after=linked)
         watch = compile_program(
             "shares/watch.c", folder / "watch", "-D_GNU_SOURCE", f"-I{SIMULATOR}", *engine
@@ -68,12 +68,13 @@ _ENGINE = ("cgroup", "device", "engine", "limit", "lock", "piece")
 class SimulatedMachine:
     """One simulated machine, for one run."""
 
-    def __init__(self, programs: Programs, folder: Path, *, cards: int, slow: float) -> None:
+    def __init__(self, programs: Programs, folder: Path, *, slow: float) -> None:
         self._programs = programs
         self._folder = folder
         self._slow = slow
-        self._cards = simulator.create(folder, "h200", cards, time_scale=slow)
-        self._processes: dict[str, list[subprocess.Popen[bytes]]] = {}
+        made = simulator.create(folder, "h200", time_scale=slow)
+        self._device, (self._uuid,) = made.device, made.uuids
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._scheduling: Scheduling | None = None
 
     def run(self, tenants: Sequence[TenantSpec], *, seconds: float, shared: bool) -> Run:
@@ -87,142 +88,110 @@ class SimulatedMachine:
                 self._scheduling.tell()
             stack.callback(self._end)
             for number, tenant in enumerate(tenants):
-                self._start(tenant, first_seed=100 * number + 1)
-            watched = self._watch()
+                self._start(tenant, seed=100 * number + 1)
+            period = str(READ_EVERY_MS * self._slow)
+            self._spawn(WATCHER, [str(self._programs.watch), period], {})
             self._wait_until_ready(tenants)
-            return self._measure(tenants, watched, seconds)
+            return self._measure(tenants, seconds)
 
     def _admit(self, tenant: TenantSpec, stack: contextlib.ExitStack) -> None:
         """Make the tenant's pages, and announce it to the scheduler."""
         assert self._scheduling is not None
         place = self._folder / tenant.name
         place.mkdir()
-        uuids = [self._cards.uuids[card] for card in tenant.cards]
-        granted = [CardGrant(uuid, QUOTA_BYTES, CONTEXT_BYTES, tenant.cores) for uuid in uuids]
-        pages = Pages.make(os.open(place, os.O_DIRECTORY), tenant.name, granted)
+        granted = CardGrant(self._uuid, QUOTA_BYTES, CONTEXT_BYTES, tenant.cores)
+        pages = Pages.make(os.open(place, os.O_DIRECTORY), tenant.name, [granted])
         stack.callback(pages.close)
         pages.grant.set_bound()
-        self._scheduling.add(tenant, uuids, pages.directory)
+        self._scheduling.add(tenant, self._uuid, pages.directory)
 
-    def _start(self, tenant: TenantSpec, first_seed: int) -> None:
-        """Start the tenant's processes, each with draws of its own."""
-        log = self._folder / f"{tenant.name}.log"
+    def _start(self, tenant: TenantSpec, seed: int) -> None:
+        """Start the tenant's process, with draws of its own."""
         filtered = self._scheduling is not None
         library = self._programs.filters if filtered else self._programs.driver
-        environment = os.environ | {
-            simulator.DEVICE_ENV: str(self._cards.device),
-            "CUDA_VISIBLE_DEVICES": ",".join(self._cards.uuids[card] for card in tenant.cards),
-            "LD_LIBRARY_PATH": str(library),
-        }
         pages = self._folder / tenant.name
         prefix = entering(self._programs.driver, pages) if filtered else ()
-        started = self._processes.setdefault(tenant.name, [])
-        for number in range(tenant.processes):
-            arguments = tenant.load.arguments(slow=self._slow, seed=first_seed + number)
-            with log.open("ab") as output:
-                started.append(
-                    subprocess.Popen(
-                        [*prefix, str(self._programs.work), *arguments],
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+        words = tenant.load.arguments(slow=self._slow, seed=seed)
+        self._spawn(
+            tenant.name,
+            [*prefix, str(self._programs.work), *words],
+            {"CUDA_VISIBLE_DEVICES": self._uuid, "LD_LIBRARY_PATH": str(library)},
+        )
 
-    def _watch(self) -> Path:
-        """Start reading what every process is served; the file with the readings."""
-        readings = self._folder / "readings"
-        words = (str(READ_EVERY_MS * self._slow), str(len(self._cards.uuids)))
-        with readings.open("wb") as output:
-            watcher = subprocess.Popen(
-                [str(self._programs.watch), *words],
-                env=os.environ | {simulator.DEVICE_ENV: str(self._cards.device)},
+    def _spawn(self, name: str, command: Sequence[str], variables: dict[str, str]) -> None:
+        """Start a program with the card; it writes into the log of that name."""
+        with self._log(name).open("wb") as output:
+            self._processes[name] = subprocess.Popen(
+                command,
+                env=os.environ | {simulator.DEVICE_ENV: str(self._device)} | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
+                stderr=subprocess.STDOUT,
             )
-        self._processes[""] = [watcher]
-        return readings
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
 
     def _wait_until_ready(self, tenants: Sequence[TenantSpec]) -> None:
         deadline = time.monotonic() + READY_SECONDS
         for tenant in tenants:
-            log = self._folder / f"{tenant.name}.log"
-            while log.read_text().count("ready\n") < tenant.processes:
+            while "ready\n" not in self._log(tenant.name).read_text():
                 self._check_alive()
                 if time.monotonic() > deadline:
                     raise BenchError(f"{tenant.name} is not ready after {READY_SECONDS} s")
                 time.sleep(0.02)
 
-    def _measure(self, tenants: Sequence[TenantSpec], readings: Path, seconds: float) -> Run:
+    def _measure(self, tenants: Sequence[TenantSpec], seconds: float) -> Run:
         time.sleep(WARM_UP_SECONDS * self._slow)
         start, cpu_start = time.monotonic_ns(), self._scheduler_cpu_ns()
         time.sleep(seconds * self._slow)
         end, cpu_end = time.monotonic_ns(), self._scheduler_cpu_ns()
         time.sleep(2 * READ_EVERY_MS / 1000 * self._slow)
         self._check_alive()
-        said = {
-            tenant.name: _said(self._folder / f"{tenant.name}.log", start) for tenant in tenants
-        }
+        said = {tenant.name: _said(self._log(tenant.name), start) for tenant in tenants}
         return Run(
             start=start,
             end=end,
             slow=self._slow,
-            served=self._served(tenants, readings),
+            served=self._served(tenants),
             latencies_ms={name: words["request"] for name, words in said.items()},
             resumed_ms={name: words["resumed"] for name, words in said.items()},
             scheduler_cpu=(cpu_end - cpu_start) / (end - start),
         )
 
-    def _served(
-        self, tenants: Sequence[TenantSpec], readings: Path
-    ) -> dict[tuple[str, int], Served]:
-        tenant_of = {
-            process.pid: name
-            for name, processes in self._processes.items()
-            for process in processes
-        }
-        found = {(tenant.name, card): Served() for tenant in tenants for card in tenant.cards}
-        for card, moment, by_pid in parse_readings(readings.read_text()):
-            sums: dict[str, float] = defaultdict(float)
+    def _served(self, tenants: Sequence[TenantSpec]) -> dict[str, Served]:
+        name_of = {process.pid: name for name, process in self._processes.items()}
+        found = {tenant.name: Served() for tenant in tenants}
+        for moment, by_pid in parse_readings(self._log(WATCHER).read_text()):
             for pid, served in by_pid:
-                sums[tenant_of.get(pid, "")] += served
-            for name, served in sums.items():
-                if (name, card) in found:
-                    found[name, card].add(moment, served)
+                if name_of.get(pid) in found:
+                    found[name_of[pid]].add(moment, served)
         return found
 
     def _scheduler_cpu_ns(self) -> int:
         return self._scheduling.cpu_ns() if self._scheduling else 0
 
     def _check_alive(self) -> None:
-        for name, processes in self._processes.items():
-            for process in processes:
-                if process.poll() is not None:
-                    log = self._folder / f"{name}.log"
-                    said = log.read_text() if name else "the watcher"
-                    raise BenchError(f"{name} ended: status {process.returncode}: {said[-400:]}")
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                said = self._log(name).read_text()[-400:]
+                raise BenchError(f"{name} ended: status {process.returncode}: {said}")
         if self._scheduling and not self._scheduling.alive():
             raise BenchError("the scheduler ended")
 
     def _end(self) -> None:
-        for processes in self._processes.values():
-            for process in processes:
-                process.kill()
-                process.wait()
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
 
 
-def parse_readings(text: str) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
-    """Return card, moment, and the card time by pid of each line of watch.c that is whole."""
+def parse_readings(text: str) -> Iterator[tuple[float, list[tuple[int, float]]]]:
+    """Return the moment, and the card time by pid, of each line of watch.c that is whole."""
     for line in text.splitlines(keepends=True):
         if not line.endswith("\n"):
             return
-        card, moment, *rest = map(int, line.split())
-        yield (
-            card,
-            moment,
-            [(pid, served) for pid, served in zip(rest[::2], rest[1::2], strict=True)],
-        )
+        moment, *rest = map(int, line.split())
+        yield moment, list(zip(rest[::2], map(float, rest[1::2]), strict=True))
 
 
 def _said(log: Path, since: int) -> dict[str, list[float]]:
@@ -241,7 +210,7 @@ def measure_variant(
     """Run one variant of a scenario: "gpushare", "native" or "alone"."""
     place = folder / scenario.name / variant
     place.mkdir(parents=True)
-    machine = SimulatedMachine(programs, place, cards=scenario.cards, slow=scenario.slow)
+    machine = SimulatedMachine(programs, place, slow=scenario.slow)
     tenants = [scenario.tenant(scenario.alone)] if variant == "alone" else scenario.tenants
     try:
         return machine.run(tenants, seconds=seconds, shared=variant == "gpushare")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tools.bench.result import Result
+
 from .card_time import Served
-from .figure import Figure
 from .load import Load
 
 READ_EVERY_MS: Final = 10  # how often it is read what each process was served; card time
@@ -27,8 +28,6 @@ class TenantSpec:
     cores: int
     policy: str = "burst-share"
     class_: str = "offline"
-    processes: int = 1
-    cards: tuple[int, ...] = (0,)
     shared: bool = True
 
 
@@ -39,14 +38,14 @@ class Run:
     start: float
     end: float
     slow: float
-    served: dict[tuple[str, int], Served]  # by tenant and card
+    served: dict[str, Served]  # by tenant
     latencies_ms: dict[str, list[float]]  # of requests, in card time
     resumed_ms: dict[str, list[float]]  # until the first kernel after an idle phase was done
     scheduler_cpu: float = 0.0  # of one core; 0 on the bare driver
 
-    def share(self, tenant: str, card: int = 0) -> float:
-        """Return the tenant's part of a card's time, 0..1."""
-        return self.served[tenant, card].share(self.start, self.end)
+    def share(self, tenant: str) -> float:
+        """Return the tenant's part of the card's time, 0..1."""
+        return self.served[tenant].share(self.start, self.end)
 
     @property
     def late_ms(self) -> float:
@@ -54,9 +53,9 @@ class Run:
         gap = max(served.longest_gap(self.start, self.end) for served in self.served.values())
         return max(0.0, gap / 1e6 / self.slow - READ_EVERY_MS)
 
-    def busy(self, card: int = 0) -> float:
-        """Return the part of a card's time in which work was served, 0..1."""
-        return sum(self.share(tenant, on) for tenant, on in self.served if on == card)
+    def busy(self) -> float:
+        """Return the part of the card's time in which work was served, 0..1."""
+        return sum(map(self.share, self.served))
 
 
 @dataclass
@@ -68,7 +67,7 @@ class ScenarioRuns:
     gpushare: Run
     alone: Run | None  # one tenant on the bare driver, with the card to itself
 
-    def figure(
+    def result(
         self,
         what: str,
         unit: str,
@@ -77,30 +76,23 @@ class ScenarioRuns:
         limit: float | None = None,
         at_least: bool = False,
         beside_native: bool = True,
-    ) -> Figure:
+    ) -> Result:
         """Return `figure_of` both runs."""
-        return Figure(
-            self.scenario.name,
-            self.title,
-            what,
+        value = figure_of(self.gpushare)
+        native = figure_of(self.native) if beside_native else None
+        return Result(
+            f"{self.scenario.name}: {what}",
             unit,
-            figure_of(self.native) if beside_native else None,
-            figure_of(self.gpushare),
+            value,
+            native,
+            None if native is None else value - native,
             limit,
-            at_least,
+            absolute=True,
+            at_least=at_least,
         )
 
-    @property
-    def title(self) -> str:
-        """The scenario's, and how it was measured."""
-        slow = self.gpushare.slow
-        seconds = (self.gpushare.end - self.gpushare.start) / 1e9 / slow
-        motion = "in real time" if slow == 1 else f"time scale {slow:g}"
-        late = f"this machine late by up to {self.gpushare.late_ms:.1f} ms"
-        return f"{self.scenario.title} ({seconds:.0f} s of card time, {motion}, {late})"
 
-
-Judge: TypeAlias = Callable[[ScenarioRuns], list[Figure]]
+Judge: TypeAlias = Callable[[ScenarioRuns], list[Result]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +109,6 @@ class Scenario:
     judges: tuple[Judge, ...]
     alone: str = ""
     slow: int = 8
-    cards: int = 1
 
     def tenant(self, name: str) -> TenantSpec:
         """Return the tenant of that name."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.daemon import scheduler_sync as schedule_message
-from gpushare.daemon.policy import Share, ShareRequest, divide_compute
+from gpushare.daemon.policy import ShareRequest, divide_compute
 from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.install import InstallSource
 from tools.bench.turns import BenchError
@@ -23,8 +23,8 @@ class Scheduling:
 
     _scheduler: Scheduler
     _directories: dict[str, int] = field(default_factory=dict)
-    _cards: dict[str, Sequence[str]] = field(default_factory=dict)
-    _claims: dict[str, list[ShareRequest]] = field(default_factory=dict)
+    _claims: list[ShareRequest] = field(default_factory=list)
+    _uuid: str = ""
 
     @classmethod
     @contextmanager
@@ -41,21 +41,20 @@ class Scheduling:
             scheduler.end()
             scheduler.close()
 
-    def add(self, tenant: TenantSpec, uuids: Sequence[str], directory: int) -> None:
-        """Note a tenant whose pages are in the directory open at `directory`."""
-        self._directories[tenant.name] = directory
-        self._cards[tenant.name] = uuids
-        for uuid in uuids:
-            claim = ShareRequest(tenant.name, tenant.policy, tenant.cores, 1, tenant.class_, 0)
-            self._claims.setdefault(uuid, []).append(claim)
+    def add(self, tenant: TenantSpec, uuid: str, directory: int) -> None:
+        """Note a tenant of the card, whose pages are in the directory open at `directory`."""
+        self._directories[tenant.name], self._uuid = directory, uuid
+        self._claims.append(
+            ShareRequest(tenant.name, tenant.policy, tenant.cores, 1, tenant.class_, 0)
+        )
 
     def tell(self) -> None:
         """Announce all of them to the scheduler."""
-        by_card = {uuid: divide_compute(claims) for uuid, claims in self._claims.items()}
+        shares = divide_compute(self._claims)
         self._send(schedule_message.hello_message())
-        for name, uuids in self._cards.items():
-            parts: list[tuple[str, Share]] = [(uuid, by_card[uuid][name]) for uuid in uuids]
-            self._send(schedule_message.tenant_message(name, parts), [self._directories[name]])
+        for name, directory in self._directories.items():
+            parts = [(self._uuid, shares[name])]
+            self._send(schedule_message.tenant_message(name, parts), [directory])
         self._send(schedule_message.complete_message())
 
     def _send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:

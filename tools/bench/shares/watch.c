@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The truth of a simulated machine: how much of each card every process had, by the engine itself.
+ * The truth of a simulated machine: how much of the card every process had, by the engine itself.
  *
- *     watch PERIOD_MS CARDS
+ *     watch PERIOD_MS
  *
- * Prints a line for each card every period, until a signal ends it:
+ * Prints a line for the first card every period, until a signal ends it:
  *
- *     CARD MOMENT [PID SERVED]...
+ *     MOMENT [PID SERVED]...
  *
  * with the moment on CLOCK_MONOTONIC up to which the card was settled, and the card time that the
  * contexts of each process have had by then, both in ns of real time. It takes part as a process of
@@ -36,13 +36,15 @@ static int pid_of(uint64_t owner)
 	return known[place] == owner ? pids[place] : 0;
 }
 
-static size_t read_card(struct sim_card *card, struct reading *readings, uint64_t *moment)
+static void print_card(struct sim_card *card)
 {
+	static struct reading readings[SIM_CONTEXTS];
+	uint64_t moment;
 	size_t count = 0;
 
 	card_lock(card);
 	engine_settle(card, clock_ns());
-	*moment = card->clock_ns;
+	moment = card->clock_ns;
 	for (uint32_t i = 0; i < card->contexts_high; i++) {
 		const uint64_t owner = atomic_load(&card->contexts[i].owner);
 
@@ -51,16 +53,7 @@ static size_t read_card(struct sim_card *card, struct reading *readings, uint64_
 				(struct reading){owner, atomic_load(&card->contexts[i].served_ns)};
 	}
 	card_unlock(card);
-	return count;
-}
-
-static void print_card(unsigned int number)
-{
-	static struct reading readings[SIM_CONTEXTS];
-	uint64_t moment;
-	const size_t count = read_card(&device->cards[number], readings, &moment);
-
-	printf("%u %llu", number, (unsigned long long)moment);
+	printf("%llu", (unsigned long long)moment);
 	for (size_t i = 0; i < count; i++)
 		printf(" %d %llu", pid_of(readings[i].owner),
 			(unsigned long long)readings[i].served_ns);
@@ -69,11 +62,10 @@ static void print_card(unsigned int number)
 
 int main(int argc, char **argv)
 {
-	const double period_ns = argc == 3 ? strtod(argv[1], NULL) * 1e6 : 0;
-	const unsigned long cards = argc == 3 ? strtoul(argv[2], NULL, 10) : 0;
+	const double period_ns = argc == 2 ? strtod(argv[1], NULL) * 1e6 : 0;
 
-	if (period_ns <= 0 || cards > SIM_CARDS) {
-		fprintf(stderr, "usage: watch PERIOD_MS CARDS\n");
+	if (period_ns <= 0) {
+		fprintf(stderr, "usage: watch PERIOD_MS\n");
 		return 2;
 	}
 	if (device_attach() != DEVICE_READY) {
@@ -85,8 +77,7 @@ int main(int argc, char **argv)
 		const struct timespec pause = {.tv_sec = (time_t)(period_ns / 1e9),
 			.tv_nsec = (long)period_ns % 1000000000};
 
-		for (unsigned int card = 0; card < cards; card++)
-			print_card(card);
+		print_card(&device->cards[0]);
 		nanosleep(&pause, NULL);
 	}
 }
