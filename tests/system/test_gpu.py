@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: What measures times for many seconds, or takes more of the host than a machine of the tests has.
 LEFT_OUT = {"slices", "throughput", "handover", "latency", "shares", "training", "checkpoint"}
 #: What a machine of the tests need not have, or a driver in a folder has not.
-MAY_BE_MISSING = {"smi", "mps-tenants", "torch", "host", "runc", "pytorch"}
+MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch"}
 
 
 def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:

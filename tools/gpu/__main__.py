@@ -28,7 +28,6 @@ from . import (
     loads,
     machine,
     mps,
-    mps_tenants,
     overhead,
     shares,
     slices,
@@ -84,7 +83,6 @@ PARTS: dict[str, Part] = {
     "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
     "training": Part("Shares of compute, training by PyTorch", shares.training),
     "mps": Part("MPS", mps.rows),
-    "mps-tenants": Part("MPS as gpushared commands it", mps_tenants.rows),
 }
 PROBE = ("machine", "symbols", "features", "context", "filters", "smi", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}

@@ -2,7 +2,8 @@
 """MPS: what simulator/README.md assumes where NVIDIA's manual does not say it, and its limits.
 
 Each part has a control daemon of its own, with folders of its own: nobody else's is asked. The
-faults are those of its own clients. mps_tenants.py has the limits of containers.
+faults are those of its own clients. Containers have their limits by the client with which gpushared
+commands a control daemon.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.daemon.mps.control import MpsControl, control_of
-from gpushare.daemon.mps.program import ClientRoute, ControlProgram, MpsError, Protocol
+from gpushare.daemon.mps.program import ClientRoute, ControlProgram, MpsError, TenantLimits
 from gpushare.verify.runners import ProbeFailed
 
 from .driver import DriverPaths
@@ -32,6 +33,7 @@ GIB = 1 << 30
 LIMIT = 2 * GIB
 SECONDS = 30.0
 ERROR_SECONDS = 10.0
+USER = 65534  # nobody
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ class RunningMps:
     control: MpsControl
 
     def command(self, line: str) -> str:
-        """Return what a command of protocol 2 prints; MpsError."""
+        """Return what a command prints; MpsError."""
         return self.control.program.run(commands=line, seconds=SECONDS)
 
     @property
     def server(self) -> str:
-        """The PID of the one server of protocol 2."""
+        """The PID of the one server."""
         return self.command("get_server_list")
 
     @contextmanager
@@ -66,26 +68,25 @@ class RunningMps:
             yield started
 
 
-Part = Callable[[RunningMps], Iterator[ReportRow]]
-
-
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     """What MPS does here."""
-    parts = (_percentages, _memory, _wrong_entries, _lists, _no_daemon, _fault, _endings)
-    yield from measured(driver, parts)
-
-
-def measured(
-    driver: DriverPaths, parts: Sequence[Part], protocol: Protocol = 2, **options: bool
-) -> Iterator[ReportRow]:
-    """Measure `parts`, each with a daemon of its own; `options` are ControlProgram's."""
     program = control_program()
     if program is None:
         yield ReportRow("MPS", missing=f"{PROGRAM} is not on this machine")
         return
-    for part in parts:
+    for part in (
+        _percentages,
+        _memory,
+        _wrong_entries,
+        _containers,
+        _commands,
+        _lists,
+        _no_daemon,
+        _fault,
+        _endings,
+    ):
         try:
-            with _running(driver, program, protocol, **options) as running:
+            with _running(driver, program) as running:
                 yield from part(running)
         except (NotMeasured, ProbeFailed, MpsError) as error:
             yield ReportRow(f"the rest of {part.__name__.strip('_')}", missing=str(error))
@@ -99,16 +100,14 @@ def control_program() -> str | None:
 
 
 @contextmanager
-def _running(
-    driver: DriverPaths, path: str, protocol: Protocol, **options: bool
-) -> Iterator[RunningMps]:
+def _running(driver: DriverPaths, path: str) -> Iterator[RunningMps]:
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         Path(folder).chmod(0o755)  # another user is to reach the sockets
         pipe, log = Path(folder, "pipe"), Path(folder, "log")
         for place in (pipe, log):
             place.mkdir(mode=0o755)
         env = environment(driver.env)
-        program = ControlProgram(Path(path), pipe, log, driver.uuid, protocol, env=env, **options)
+        program = ControlProgram(Path(path), pipe, log, driver.uuid, env=env)
         process = subprocess.Popen(
             program.arguments(),
             env=program.environment(),
@@ -152,6 +151,8 @@ def _percentages(mps: RunningMps) -> Iterator[ReportRow]:
         limit = plain.ask("begin")["multiprocessors"]
         seen = raised.ask("begin")["multiprocessors"]
         yield ReportRow.claim("a program cannot raise its percentage", seen <= limit, seen)
+        seen = plain.ask("attribute")["in_mps"]
+        yield ReportRow.claim("MPS_ENABLED is 1 in a client", seen == 1, seen)
 
 
 def _memory(mps: RunningMps) -> Iterator[ReportRow]:
@@ -188,6 +189,55 @@ def _wrong_entries(mps: RunningMps) -> Iterator[ReportRow]:
             yield ReportRow(name, free, "bytes", "" if free <= LIMIT else "it has no limit")
 
 
+def _containers(mps: RunningMps) -> Iterator[ReportRow]:
+    limits = {"one": TenantLimits(LIMIT, 50), "other": TenantLimits(LIMIT // 2, 25)}
+    routes = {name: mps.control.add(name, each, os.geteuid()) for name, each in limits.items()}
+    for name, size in (("one", LIMIT), ("other", LIMIT // 2)):
+        with mps.client(routes[name]) as client:
+            begun, free = client.ask("begin"), client.ask("info")["free"]
+            yield ReportRow(f"container {name}: multiprocessors", begun["multiprocessors"])
+            yield ReportRow.claim(f"container {name}: free is within its limit", free <= size, free)
+            clients = [one.pid for one in mps.control.clients()]
+            listed = begun["pid"] in clients
+            yield ReportRow.claim(f"container {name}: listed by the host's PID", listed, clients)
+    raised = {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G",
+    }
+    with mps.client(routes["one"], **raised) as client:
+        seen, free = client.ask("begin")["multiprocessors"], client.ask("info")["free"]
+        held = seen < mps.driver.multiprocessors and free <= LIMIT
+        yield ReportRow.claim("the largest container cannot raise its limits", held, (seen, free))
+
+
+def _commands(mps: RunningMps) -> Iterator[ReportRow]:
+    """Whether a container can change limits through the folder that it has."""
+    route, program = (
+        mps.control.add("one", TenantLimits(LIMIT, 50), os.geteuid()),
+        mps.control.program,
+    )
+    under: dict[str, list[str]] = {"root": []}
+    setpriv = shutil.which("setpriv")
+    if setpriv and os.geteuid() == 0:
+        under["another user"] = [setpriv, f"--reuid={USER}", "--clear-groups"]
+        if "GPUSHARE_SIM_DEVICE" in os.environ:
+            # A simulated driver can lie in root's folder. Then permissions show nothing.
+            under["another user"] += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    for name, prefix in under.items():
+        done = subprocess.run(
+            [*prefix, str(program.program)],
+            input="set_default_active_thread_percentage 100\n",
+            env={**program.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder)},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        said = " ".join((done.stdout + done.stderr).split()) or f"exit status {done.returncode}"
+        left = mps.command("get_default_active_thread_percentage")
+        yield ReportRow(f"{name} sets 100 % through the container's folder", said, detail=(left,))
+
+
 def _lists(mps: RunningMps) -> Iterator[ReportRow]:
     with mps.client() as client, mps.client() as observer:
         pid, server = str(client.ask("begin")["pid"]), mps.server
@@ -207,6 +257,8 @@ def _no_daemon(mps: RunningMps) -> Iterator[ReportRow]:
         found = client.ask("begin")
         whole = found.get("multiprocessors") == mps.driver.multiprocessors
         yield ReportRow.claim("without a daemon, it has the card without limits", whole, found)
+        seen = client.ask("attribute")["in_mps"]
+        yield ReportRow.claim("MPS_ENABLED is 0 without a server", seen == 0, seen)
 
 
 def _error(client: Child) -> str:

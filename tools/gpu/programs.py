@@ -47,7 +47,6 @@ PROGRAMS = {
     "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
     "waiter": ProgramBuild(("tools/gpu/waiter.c",), ("-O2",), links=True),
-    "recorder": ProgramBuild(("tools/gpu/recorder.c",), ("-shared", "-fPIC")),
 }
 
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvidia-smi as a tenant: what it prints, and by which names it reaches NVML.
+"""nvidia-smi as a tenant: what it prints.
 
-The loader itself says which names were looked up, in which library each was found (LD_DEBUG,
-ld.so(8)). Which tables of undocumented functions a program asks for, and which lists of processes,
-recorder.c tells. A process of no tenant is started to see whether it shows.
+A process of no tenant is started to see whether it shows.
 """
 
 from __future__ import annotations
@@ -11,25 +9,20 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-from . import built, overhead, programs
+from . import built, overhead
 from .driver import DriverPaths
 from .filtered import tenancy
 from .process import Child, run
 from .report import NotMeasured, ReportRow
-from .symbols import nvml_symbols
 from .tenancy import Tenancy
 
 QUERY = "--query-gpu=memory.total,memory.used,memory.free"
 FORMAT = "--format=csv,noheader,nounits"
 MIB = 1 << 20
 ALLOCATED = 256 * MIB
-LOOKUP = re.compile(r"symbol=(nvml\w+);\s+lookup in file=(\S+)")
 FOLDERS = ("/usr/local/nvidia/bin", "/opt/bin", "/usr/lib/wsl/lib")
-LIST = re.compile(r" (?:count|error) -?\d+$")
 NUMBER = re.compile(r"(?<![\w.-])\d+(?![\w.-]|\s*MiB)")
 LISTINGS = {
     "nvidia-smi": (),
@@ -44,15 +37,15 @@ LISTINGS = {
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     program = find(driver)
-    with tenancy(driver) as tenant:
-        with Child("tenant", tenant.command([built.probe()]), tenant.environment) as process:
-            process.start()
-            process.ask(f"alloc {ALLOCATED}")
-            yield from _memory(program, tenant)
-            yield from _printed(program, tenant)
-            yield from processes(driver, program, tenant, process.process.pid)
-            yield from _recorded(program, tenant)
-        yield from _names(program, tenant)
+    with (
+        tenancy(driver) as tenant,
+        Child("tenant", tenant.command([built.probe()]), tenant.environment) as process,
+    ):
+        process.start()
+        process.ask(f"alloc {ALLOCATED}")
+        yield from _memory(program, tenant)
+        yield from _printed(program, tenant)
+        yield from processes(driver, program, tenant, process.process.pid)
 
 
 def find(driver: DriverPaths) -> str:
@@ -69,11 +62,6 @@ def memory(text: str) -> list[tuple[int, ...]]:
     """Return what the QUERY printed: (total, used, free) in bytes for each card."""
     lines = [line.split(",") for line in text.strip().splitlines()]
     return [tuple(int(figure) * MIB for figure in line) for line in lines]
-
-
-def names(text: str) -> dict[str, str]:
-    """Return each NVML name in the loader's log of lookups, and where it was searched last."""
-    return dict(LOOKUP.findall(text))
 
 
 def _memory(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
@@ -100,44 +88,6 @@ def _printed(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
     yield ReportRow("plain nvidia-smi: lines with memory", len(shown), detail=tuple(shown))
     version = "Driver Version:" in done.stdout
     yield ReportRow.claim("it names the driver's version", version, done.stdout[:200])
-
-
-def _names(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
-    with tempfile.TemporaryDirectory() as folder:
-        log = ["LD_DEBUG=symbols", f"LD_DEBUG_OUTPUT={folder}/log"]
-        run(tenant.command(["env", *log, program]), tenant.environment)
-        text = "".join(file.read_text(errors="replace") for file in Path(folder).iterdir())
-    seen = names(text)
-    if not seen:
-        raise NotMeasured("the loader logged no look-up of an NVML name")
-    unknown = sorted(set(seen) - nvml_symbols())
-    yield ReportRow("NVML names it looks up", len(seen), detail=tuple(sorted(seen)))
-    yield ReportRow("of them not in our table", len(unknown), detail=tuple(unknown))
-    past = sorted(name for name, file in seen.items() if file.startswith("/opt/gpushare/driver/"))
-    yield ReportRow("of them found past the filter", len(past), detail=tuple(past))
-
-
-def _recorded(program: str, tenant: Tenancy) -> Iterator[ReportRow]:
-    """What it asks of the driver beside names: undocumented tables, lists of processes."""
-    name = "tables of undocumented functions asked for"
-    try:
-        library = programs.program("recorder")
-    except NotMeasured as error:
-        yield ReportRow(name, missing=str(error))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        audit = [f"LD_AUDIT={library}", f"GPU_RECORDER_LOG={log}"]
-        done = run(tenant.command(["env", *audit, program]), tenant.environment)
-        lines = log.read_text().splitlines() if log.exists() else []
-    if done.returncode:
-        yield ReportRow(name, missing=f"nvidia-smi under the recorder ended with {done.returncode}")
-        return
-    lists = tuple(line for line in lines if LIST.search(line))
-    tables = tuple(sorted(set(lines) - set(lists)))
-    yield ReportRow(name, len(tables), detail=tables)
-    note = "none: its processes come by one of the tables" if tables and not lists else ""
-    yield ReportRow("exported lists of processes asked for", len(lists), note=note, detail=lists)
 
 
 def processes(driver: DriverPaths, program: str, tenant: Tenancy, own: int) -> Iterator[ReportRow]:
