@@ -7,17 +7,15 @@ The whole beside runc, what it consists of, and over crun.
 from __future__ import annotations
 
 import copy
-import ctypes
 import json
-import os
 import secrets
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from gpushare.host import mounts
 from gpushare.install import install
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -37,7 +35,6 @@ CACHE = Path("/etc/ld.so.cache")
 # valid, and makes it the cache of an image that was never seen.
 LISTED = b"libc.so.6\0"
 UNIFIED = Path("/sys/fs/cgroup/unified")
-_CLONE_NEWNS = 0x00020000  # sched.h
 
 
 def read_cache() -> bytes:
@@ -204,7 +201,8 @@ def parts() -> Iterator[Result]:
 
 def crun() -> Iterator[Result]:
     """Create the same container by crun and by runc, alone and behind the launcher."""
-    with _one_hierarchy(), Stack() as stack:
+    _leave_unified_hierarchy()
+    with Stack() as stack:
         start(stack)
         plain, asking = Layered(stack), Layered(stack, quota=True)
         variants: dict[str, Callable[[], Times]] = {}
@@ -223,21 +221,9 @@ def crun() -> Iterator[Result]:
         yield series.compare("create", variant, baseline, name=row, budget=budget)
 
 
-@contextmanager
-def _one_hierarchy() -> Iterator[None]:
-    """Have a view without v2 beside v1, which crun refuses; this machine's is as it was after."""
-    if not UNIFIED.is_mount():
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    before = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.unshare(_CLONE_NEWNS):
-            raise OSError(ctypes.get_errno(), "unshare")
-        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+def _leave_unified_hierarchy() -> None:
+    """Have a view without v2 beside v1, which crun refuses; a row has a process of its own."""
+    if UNIFIED.is_mount():
+        mounts.unshare(mounts.CLONE_NEWNS)
+        _mount("--make-rprivate", "/")
         subprocess.run(["umount", UNIFIED], check=True)
-        yield
-    finally:
-        if libc.setns(before, _CLONE_NEWNS):
-            raise OSError(ctypes.get_errno(), "setns")
-        os.close(before)

@@ -8,7 +8,7 @@ what NVML reports for the process, and how much less free memory another process
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty
 from typing import Any
@@ -16,35 +16,20 @@ from typing import Any
 from gpushare import abi
 from gpushare.daemon.pages.status_page import MemoryUse
 from gpushare.verify.runners import ProbeFailed
+from tests.c.interposer.program import ALLOCATION_PATHS as ALL_PATHS
+from tests.c.interposer.program import OUT_OF_MEMORY
 
 from . import overhead, programs
 from .driver import DriverPaths
 from .filtered import GRANULE, tenancy
 from .process import Child
-from .report import NotMeasured, ReportRow, quantity
+from .report import NotMeasured, ReportRow
 from .tenancy import Tenancy
 
-OUT_OF_MEMORY = 2
 ANSWER_SECONDS = 90.0
 MIB = 1 << 20
-#: Those of allocation_paths.c, in the order in which frameworks use them, without external memory:
-#: on a real driver, only another interface (Vulkan, OpenGL) can export it.
-ALLOCATION_PATHS = (
-    "buffer",
-    "pitch",
-    "managed",
-    "async",
-    "async_ptsz",
-    "pool",
-    "pool_ptsz",
-    "physical",
-    "mapped",
-    "array",
-    "mipmapped",
-    "graph",
-    "module",
-    "limit",
-)
+#: On a real driver, only another interface (Vulkan, OpenGL) can export external memory.
+ALLOCATION_PATHS = tuple(path for path in ALL_PATHS if path != "external")
 #: Of these one larger one is taken, not one more: there is one heap, and graphs of one stream use
 #: the same memory one after another.
 ONE_AT_A_TIME = ("graph", "limit")
@@ -75,9 +60,9 @@ class Allocations(Child):
     """A running allocation_program.c, whose answers are "ok NUMBER..." and "error CODE"."""
 
     def __init__(self, tenant: Tenancy, lookup: str) -> None:
-        program = programs.program("linked-allocations" if lookup == "linked" else "allocations")
+        path = programs.program("linked-allocations" if lookup == "linked" else "allocations")
         env = {**tenant.environment, "LIBCUDA": str(tenant.driver.cuda)}
-        super().__init__(f"allocations, {lookup}", tenant.command([str(program), lookup]), env)
+        super().__init__(f"allocations, {lookup}", tenant.command([str(path), lookup]), env)
 
     def __enter__(self) -> Allocations:
         return self
@@ -164,25 +149,19 @@ def _plain(driver: DriverPaths, tenant: Tenancy, watcher: Child) -> Iterator[Rep
 
 
 def _path(account: Account, path: str) -> Iterator[ReportRow]:
-    process, most = account.process, account.tenant.memory_bytes
-    room, before = process.free(), account.read()
-    if not _refused(process, path, most):
-        yield ReportRow.claim(f"{path}: more than the quota is refused", False, "it was given")
-        return
-    full = fill(process, path, most)
-    name = f"{path}: all of {quantity(room, 'bytes')} is given, and not a granule more"
-    yield ReportRow.claim(name, _holds(path, room, full), f"given {full.given}, then {full.code}")
-    yield ReportRow(
-        f"{path}: not given", room - full.given, "bytes", "at the first refused granule"
-    )
-    yield from account.grown(path, before)
-    _empty(process, full)
-    process.trim()
-    back = process.free()
-    yield ReportRow.claim(
-        f"{path}: given back, it is free again", back == room, f"{back} of {room}"
-    )
-    yield from account.kept(path, before)
+    process = account.process
+    process.free()  # has a context from here on
+    before = account.read()
+    seen: list[ReportRow] = []
+
+    def when_full() -> None:
+        seen.append(ReportRow(f"{path}: not given", process.free(), "bytes", "as programs see it"))
+        seen.extend(account.grown(path, before))
+
+    lost = _lost(process, path, account.tenant.memory_bytes, when_full)
+    yield ReportRow.claim(f"{path}: gives the quota, not more, and is free again", not lost, lost)
+    yield from seen
+    yield account.kept(path, before)
 
 
 def _by(tenant: Tenancy, lookup: str) -> ReportRow:
@@ -200,26 +179,24 @@ def _by(tenant: Tenancy, lookup: str) -> ReportRow:
     )
 
 
-def _lost(process: Allocations, path: str, most: int) -> str:
+def _lost(
+    process: Allocations, path: str, most: int, when_full: Callable[[], None] = lambda: None
+) -> str:
     """Return in what `path` does not hold, "" where it does."""
     room = process.free()
-    if not _refused(process, path, most):
+    # Before anything fills a card: one piece of more than the quota.
+    code, number = process.take(path, most + GRANULE)
+    if not code:
+        process.give(number)
         return "more than the quota was given"
     full = fill(process, path, most)
+    when_full()
     _empty(process, full)
     process.trim()
     if not _holds(path, room, full):
         return f"of {room} free {full.given} were given, then {full.code}"
     back = process.free()
     return "" if back == room else f"{room - back} bytes were not given back"
-
-
-def _refused(process: Allocations, path: str, most: int) -> bool:
-    """Whether one piece of more than the quota is refused: before anything fills a card."""
-    code, number = process.take(path, most + GRANULE)
-    if not code:
-        process.give(number)
-    return code != 0
 
 
 def _holds(path: str, room: int, full: Full) -> bool:
@@ -275,14 +252,12 @@ class Account:
             yield _beyond(name, now.process - before.process, charged)
         yield _beyond(f"{path}: the card has less free by", before.free - now.free, charged)
 
-    def kept(self, path: str, before: MemorySnapshot) -> Iterator[ReportRow]:
+    def kept(self, path: str, before: MemorySnapshot) -> ReportRow:
         """What the driver keeps once all is given back."""
         now = self.read()
         charged = now.charged.held_bytes - before.charged.held_bytes
-        kept = before.free - now.free
-        yield ReportRow(
-            f"{path}: kept by the driver", kept, "bytes", f"{charged} bytes are charged"
-        )
+        kept, note = before.free - now.free, f"{charged} bytes are charged"
+        return ReportRow(f"{path}: kept by the driver", kept, "bytes", note)
 
 
 def _beyond(name: str, taken: int, charged: int) -> ReportRow:

@@ -7,7 +7,6 @@ alone: no figure of the driver's, and none of gpushare's, is believed.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +18,18 @@ from gpushare.verify.runners import ProbeFailed
 from tests.stack import Stack
 from tools.bench.result import percentile
 from tools.bench.shares.card_time import Served, errors, windows
+from tools.bench.shares.scenario import Run
 
 from . import torch_view
 from .containers import stack
 from .driver import DriverPaths
-from .process import Child, child, environment, run
-from .report import NotMeasured, ReportRow, quantity
+from .process import Child, child, environment
+from .report import NotMeasured, ReportRow
 from .slices import workers
 
 SECONDS = 6.0
 SETTLED_NS = 1_000_000_000  # from the begin of the work: estimates are learned by then
 ALONE_SECONDS = 1.5
-SAMPLED_SECONDS = 0.6  # until gpushared has looked at the gates once more
 START_NS = 500_000_000  # until all have been told when to begin
 MEMORY_MIB = 4096  # enough for PyTorch; on a small card an eighth of it
 #: An inference: 3 ms of the card, 40 times a second.
@@ -83,14 +82,6 @@ SCENARIOS: Mapping[str, Sequence[LoadedTenant]] = {
         fixed(30, kernels(2 * MS)),
         fixed(40, kernels(20 * MS)),
     ),
-    "burst 50/50, kernels of 20 us beside 20 ms": (
-        burst(50, kernels(20 * US)),
-        burst(50, kernels(20 * MS)),
-    ),
-    "burst 50/50, one of them with three contexts": (
-        burst(50, SHORT),
-        burst(50, kernels(100 * US, "contexts", 3)),
-    ),
     "weights 1/3": (weighted(1, 25, SHORT), weighted(3, 75, SHORT)),
     "burst 30/70, graphs of 20 kernels": (
         burst(30, kernels(100 * US, "graphs", 20)),
@@ -136,8 +127,6 @@ class Shares:
     rounds_per_ns: float
     alone: dict[str, float] = field(default_factory=dict)
     served_alone: list[int] = field(default_factory=list)
-    metered: str = ""  # of the last gated run: what the scheduler charged, and the driver saw
-    driver_says: str = ""
 
     @classmethod
     @contextmanager
@@ -150,17 +139,14 @@ class Shares:
     def compared(self, name: str, tenants: Sequence[LoadedTenant]) -> Iterator[ReportRow]:
         """What `tenants` get of the card that keep it busy, native beside gated."""
         units = [self._unit_ns(tenant.load) for tenant in tenants]
-        native, gated = (self._got(tenants, units, gate=gate) for gate in (False, True))
-        asked = {str(at): each.part for at, each in enumerate(tenants) if each.part is not None}
+        native, gated = (_run(self._answers(tenants, gate=gate), units) for gate in (False, True))
         yield ReportRow(f"{name}: split", _split(gated), "%", f"native {_split(native)}")
         for what, take in (("mean", statistics.fmean), ("max", max)):
-            seen, bare = (take(each.errors(asked)) for each in (gated, native))
+            seen, bare = (take(_errors(run, tenants)) for run in (gated, native))
             row = f"{name}: error over 1 s, {what}"
             yield ReportRow(row, round(seen, 2), "points", f"native {bare:.2f}")
-        note = f"native {native.total:.1f}; percent of what one alone gets done"
-        yield ReportRow(f"{name}: all together", round(gated.total, 1), "%", note)
-        if len(tenants) > 1:  # an open gate meters nothing
-            yield ReportRow(f"{name}: metered", self.metered, "%", self.driver_says)
+        note = f"native {100 * native.busy():.1f}; percent of what one alone gets done"
+        yield ReportRow(f"{name}: all together", round(100 * gated.busy(), 1), "%", note)
 
     def served(self, name: str, tenants: Sequence[LoadedTenant]) -> Iterator[ReportRow]:
         """How long requests take beside work without end, native beside gated, and alone."""
@@ -173,20 +159,11 @@ class Shares:
         for gate in (False, True):
             online, offline = self._answers(tenants, gate=gate)
             p99.append(percentile(online["took_ns"], 99))
-            parts.append(self._fit([offline["log"]], [other], offline["begin_ns"]).total)
+            parts.append(100 * _run([offline], [other]).busy())
         alone_ns, native_ns, gated_ns = p99
         ratios = f"{gated_ns / alone_ns:.2f} times alone; native {native_ns / alone_ns:.2f} times"
         yield ReportRow(f"{name}: p99", gated_ns, "ns", f"{ratios}; alone {alone_ns / MS:.2f} ms")
         yield ReportRow(f"{name}: offline gets", round(parts[1], 1), "%", f"native {parts[0]:.1f}")
-
-    def _got(self, tenants: Sequence[LoadedTenant], units: Sequence[float], *, gate: bool) -> Got:
-        answers = self._answers(tenants, gate=gate)
-        return self._fit([each["log"] for each in answers], units, answers[0]["begin_ns"])
-
-    def _fit(self, logs: Sequence[Entries], units: Sequence[float], begin: int) -> Got:
-        named = {str(at): log for at, log in enumerate(logs)}
-        end = begin + int(SECONDS * 1e9)
-        return got(named, dict(zip(named, units, strict=True)), begin + SETTLED_NS, end)
 
     def _unit_ns(self, load: str) -> float:
         if load not in self.alone:
@@ -207,7 +184,6 @@ class Shares:
             for process, tenant in zip(made, tenants, strict=True):
                 process.start()
                 process.ask(f"load {self._words(tenant.load)}")
-            before = self._spent() if gate else []
             begin = time.monotonic_ns() + START_NS
             for process, tenant in zip(made, tenants, strict=True):
                 more = f" {RATE} {BATCHES}" if tenant.serves else ""
@@ -216,27 +192,7 @@ class Shares:
                 process.receive(_verb(tenant))
                 for process, tenant in zip(made, tenants, strict=True)
             ]
-            if gate:
-                time.sleep(SAMPLED_SECONDS)
-                self._note(before, self._spent(), seconds)
         return [{**answer, "begin_ns": begin} for answer in answers]
-
-    def _spent(self) -> list[Mapping[str, Any]]:
-        """What `gpushare ps` says that the tenants spent, in their order."""
-        done = run([*self.stack.cli, "ps", "--json"], environment(self.stack.env))
-        rows = sorted(json.loads(done.stdout), key=lambda row: str(row["name"]))
-        return [row["cards"][0]["compute"] for row in rows]
-
-    def _note(
-        self, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], over: float
-    ) -> None:
-        charged = [
-            100 * (now["charged_ns"] - then["charged_ns"]) / (over * 1e9)
-            for then, now in zip(before, after, strict=True)
-        ]
-        seen = "/".join(quantity(now["driver_utilization"]) for now in after)
-        self.metered = "/".join(f"{part:.1f}" for part in charged)
-        self.driver_says = f"by what the scheduler charged; the driver saw {seen} in ten seconds"
 
     def _child(self, name: str, tenant: LoadedTenant, *, gate: bool) -> Child:
         if not gate:
@@ -268,10 +224,6 @@ def _verb(tenant: LoadedTenant) -> str:
     return "serve" if tenant.serves else "work"
 
 
-def _split(seen: Got) -> str:
-    return "/".join(f"{part:.1f}" for part in seen.parts.values())
-
-
 def unit_ns(alone: Entries) -> float:
     """Return the card time of one unit, by a log of exclusive use; ValueError."""
     if len(alone) < 2:
@@ -280,37 +232,26 @@ def unit_ns(alone: Entries) -> float:
     return (last - first) / (after - before)
 
 
-@dataclass(frozen=True)
-class Got:
-    """What some tenants, by name, had been served by when; of `begin` to `end` is the answer."""
-
-    served: Mapping[str, Served]
-    begin: int
-    end: int
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Each one's part of that time, in percent."""
-        return {name: 100 * each.share(self.begin, self.end) for name, each in self.served.items()}
-
-    @property
-    def total(self) -> float:
-        return sum(self.parts.values())
-
-    def errors(self, asked: Mapping[str, float]) -> list[float]:
-        """Return how far from `asked`, in percent, each second of each of its tenants was."""
-        within = windows(self.begin, self.end, SECOND_NS)
-        return [
-            error
-            for name, part in asked.items()
-            for error in errors(self.served[name], part / 100, within)
-        ]
-
-
-def got(logs: Mapping[str, Entries], units: Mapping[str, float], begin: int, end: int) -> Got:
-    """Fit `logs` together; `units` is each one's unit_ns."""
+def _run(answers: Sequence[Mapping[str, Any]], units: Sequence[float]) -> Run:
+    """Fit the logs of tenants together, by their numbers; `units` is each one's unit_ns."""
+    begin = answers[0]["begin_ns"]
     served = {
-        name: Served([at for at, _ in log], [done * units[name] for _, done in log])
-        for name, log in logs.items()
+        str(at): Served([when for when, _ in each["log"]], [done * unit for _, done in each["log"]])
+        for at, (each, unit) in enumerate(zip(answers, units, strict=True))
     }
-    return Got(served, begin, end)
+    return Run(begin + SETTLED_NS, begin + SECONDS * 1e9, 1, served)
+
+
+def _split(run: Run) -> str:
+    return "/".join(f"{100 * run.share(name):.1f}" for name in run.served)
+
+
+def _errors(run: Run, tenants: Sequence[LoadedTenant]) -> list[float]:
+    """Return how far each second of each tenant was from what it must get, in points."""
+    within = windows(run.start, run.end, SECOND_NS)
+    return [
+        error
+        for name, tenant in zip(run.served, tenants, strict=True)
+        if tenant.part is not None
+        for error in errors(run.served[name], tenant.part / 100, within)
+    ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from tools.bench.result import Result
@@ -39,8 +39,9 @@ class Run:
     end: float
     slow: float
     served: dict[str, Served]  # by tenant
-    latencies_ms: dict[str, list[float]]  # of requests, in card time
-    resumed_ms: dict[str, list[float]]  # until the first kernel after an idle phase was done
+    latencies_ms: dict[str, list[float]] = field(default_factory=dict)  # of requests, in card time
+    #: Until the first kernel after an idle phase was done.
+    resumed_ms: dict[str, list[float]] = field(default_factory=dict)
     scheduler_cpu: float = 0.0  # of one core; 0 on the bare driver
 
     def share(self, tenant: str) -> float:

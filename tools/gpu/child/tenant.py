@@ -50,7 +50,7 @@ class TimedKernels:
 
     def __init__(self, cuda: Cuda, duration_ns: str, rounds: str) -> None:
         self.cuda = cuda
-        self.enter()
+        cuda.use_context()
         self.stream = ctypes.c_void_p()
         cuda.call("cuStreamCreate", ctypes.byref(self.stream), NON_BLOCKING)
         self.function = cuda.function("work")
@@ -58,9 +58,6 @@ class TimedKernels:
         self.blocks = cuda.multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self.units = max(1, BATCH_NS // int(duration_ns))
         self.spare: list[ctypes.c_void_p] = []
-
-    def enter(self) -> None:
-        self.cuda.use_context()
 
     def queue(self) -> None:
         for _ in range(self.units):
@@ -106,44 +103,6 @@ class Graphs(TimedKernels):
             self.cuda.call("cuGraphLaunch", self.replayed, self.stream)
 
 
-class SeparateContext(TimedKernels):
-    """The same in a context of its own."""
-
-    def __init__(self, cuda: Cuda, duration_ns: str, rounds: str) -> None:
-        self.context = cuda.make_context()
-        super().__init__(cuda, duration_ns, rounds)
-
-    def enter(self) -> None:
-        self.cuda.call("cuCtxSetCurrent", self.context)
-
-    def queue(self) -> None:
-        self.enter()
-        super().queue()
-
-
-class Contexts:
-    """Such kernels in `count` contexts of this process at the same time."""
-
-    def __init__(self, cuda: Cuda, duration_ns: str, rounds: str, count: str) -> None:
-        self.each = [SeparateContext(cuda, duration_ns, rounds) for _ in range(int(count))]
-        self.units = sum(context.units for context in self.each)
-
-    def queue(self) -> None:
-        for context in self.each:
-            context.queue()
-
-    def mark(self) -> list[ctypes.c_void_p]:
-        marks = []
-        for context in self.each:
-            context.enter()
-            marks.append(context.mark())
-        return marks
-
-    def wait(self, mark: list[ctypes.c_void_p]) -> None:
-        for context, event in zip(self.each, mark, strict=True):
-            context.wait(event)
-
-
 class Training:
     """Steps of a small network's training by PyTorch: one unit is one step."""
 
@@ -176,7 +135,6 @@ class Training:
 KINDS: dict[str, Callable[..., BatchLoad]] = {
     "kernels": TimedKernels,
     "graphs": Graphs,
-    "contexts": Contexts,
     "training": Training,
 }
 
