@@ -6,12 +6,10 @@ functions (lambdas, comprehensions and generator expressions count for their mod
 what runs while a module is imported.
 
 - create and set: in gpushared on a simulated card, on the thread that does what was asked, from the
-  request until the answer. "beside" is how many modules more run for it on other threads (which
-  receive, answer, write the history, tell the scheduler) and until 50 ms after the answer. What
-  runs anyway (samples of the driver, timers) is kept out by counting only what runs in each of
-  seven repetitions, after one that warms caches.
-- explain and convert: in a process of its own, from the command line to its end, of a pod that asks
-  in HAMi's keys.
+  request until the answer. What runs anyway (samples of the driver, timers) is kept out by counting
+  only what runs in each of seven repetitions, after one that warms caches.
+- explain: in a process of its own, from the command line to its end, of a pod that asks in HAMi's
+  keys.
 
 `./dev check trace --list` also prints the modules, with the functions of each. The
 check fails above LIMITS.
@@ -39,7 +37,6 @@ from .command import Failure, run
 
 TRACED: Final = Path(__file__).with_name("traced.py")
 _REPEATED: Final = 7
-_AFTERWARDS_SECONDS: Final = 0.05
 _APART_SECONDS: Final = 0.1
 _POD: Final = {
     "apiVersion": "v1",
@@ -83,7 +80,6 @@ class Traced:
 
     operation: str
     functions: frozenset[tuple[str, str]]
-    beside: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def modules(self) -> dict[str, list[str]]:
@@ -98,19 +94,15 @@ class Traced:
     @property
     def is_over(self) -> bool:
         """Whether it runs through more modules than it may."""
-        limit = LIMITS.get(self.operation)
-        return limit is not None and len(self.modules) > limit
+        return len(self.modules) > LIMITS[self.operation]
 
     def __str__(self) -> str:
-        limit = LIMITS.get(self.operation)
         functions = sum(map(len, self.modules.values()))
-        most = "" if limit is None else f", at most {limit}"
+        most = f", at most {LIMITS[self.operation]}"
         over = "  OVER" if self.is_over else ""
-        others = {module for module, _ in self.beside} - set(self.modules)
-        beside = f", {len(others)} modules beside" if others else ""
         return (
             f"  {self.operation:<8} {len(self.modules):3} modules{most:<12} "
-            f"{functions:4} functions{beside}{over}"
+            f"{functions:4} functions{over}"
         )
 
 
@@ -136,8 +128,8 @@ def main(show_list: bool) -> int:
 
 
 def trace() -> list[Traced]:
-    """Trace the four operations."""
-    return [*_of_daemon(), *_of_commands()]
+    """Trace the three operations."""
+    return [*_of_daemon(), _of_explain()]
 
 
 @dataclass(frozen=True)
@@ -146,7 +138,6 @@ class Window:
 
     begun: float
     answered: float
-    settled: float
 
 
 def _of_daemon() -> list[Traced]:
@@ -182,36 +173,24 @@ def _timed(operation: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], Win
     answered = time.monotonic()
     if not answer["ok"]:
         raise Failure(f"gpushared refused what is to be counted: {answer}")
-    time.sleep(_AFTERWARDS_SECONDS)
-    return answer, Window(begun, answered, time.monotonic())
+    return answer, Window(begun, answered)
 
 
 def _in_each(operation: str, calls: Sequence[TracedCall], windows: Sequence[Window]) -> Traced:
-    """Return what runs in each of `windows`, apart for the thread that does most of it."""
-    own, every = [], []
+    """Return what runs in each of `windows` on the thread that does most of it."""
+    functions = []
     for window in windows:
-        within = [call for call in calls if window.begun <= call.at <= window.settled]
-        answered = [call for call in within if call.at <= window.answered]
-        [(thread, _)] = Counter(call.thread for call in answered).most_common(1)
-        own.append(frozenset(call.function for call in answered if call.thread == thread))
-        every.append(frozenset(call.function for call in within))
-    return Traced(operation, frozenset.intersection(*own), frozenset.intersection(*every))
+        within = [call for call in calls if window.begun <= call.at <= window.answered]
+        [(thread, _)] = Counter(call.thread for call in within).most_common(1)
+        functions.append(frozenset(call.function for call in within if call.thread == thread))
+    return Traced(operation, frozenset.intersection(*functions))
 
 
-def _of_commands() -> list[Traced]:
+def _of_explain() -> Traced:
     with tempfile.TemporaryDirectory() as place:
-        pod = Path(place) / "pod.json"
+        pod, config, out = (Path(place) / name for name in ("pod.json", "gpushare.yaml", "calls"))
         pod.write_text(json.dumps(_POD))
-        config = Path(place) / "gpushare.yaml"
         config.write_text("# as it is installed\n")
-        words: dict[str, tuple[str | Path, ...]] = {
-            "explain": ("explain", pod, "--config", config),
-            "convert": ("convert", pod, "--to", "gpushare"),
-        }
-        found = []
-        for name, argv in words.items():
-            out = Path(place) / f"{name}.calls"
-            run(sys.executable, TRACED, out, "gpushare", *argv)
-            calls = json.loads(out.read_text())
-            found.append(Traced(name, frozenset(TracedCall(*one).function for one in calls)))
-        return found
+        run(sys.executable, TRACED, out, "gpushare", "explain", pod, "--config", config)
+        calls = json.loads(out.read_text())
+    return Traced("explain", frozenset(TracedCall(*one).function for one in calls))
