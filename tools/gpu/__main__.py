@@ -28,7 +28,6 @@ from . import (
     loads,
     machine,
     mps,
-    overhead,
     shares,
     slices,
     smi,
@@ -58,7 +57,6 @@ PARTS: dict[str, Part] = {
     "machine": Part("The machine", machine.rows),
     "symbols": Part("The driver's symbols and look-ups", symbols.rows),
     "features": Part("What the driver can do", machine.features),
-    "context": Part("What a context takes", overhead.rows),
     "filters": Part("The filters over the driver", filtered.rows),
     "smi": Part("nvidia-smi as a tenant", smi.rows),
     "contract": Part("The contract of the driver", contract.rows),
@@ -84,7 +82,7 @@ PARTS: dict[str, Part] = {
     "training": Part("Shares of compute, training by PyTorch", shares.training),
     "mps": Part("MPS", mps.rows),
 }
-PROBE = ("machine", "symbols", "features", "context", "filters", "smi", "tenant-contract")
+PROBE = ("machine", "symbols", "features", "contexts", "filters", "smi", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}
 
 

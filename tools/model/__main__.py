@@ -9,33 +9,10 @@ import sys
 from tools.model.scenarios import SCENARIOS, ModelResult, play
 from tools.model.synchronising import SYNCHRONISING, judge
 
-HEAD = (
-    "",
-    "scenario",
-    "native: used",
-    "err",
-    "busy",
-    "p99",
-    "gated: used",
-    "err",
-    "busy",
-    "p99",
-    "/s",
-)
-
+HEAD = "|  | scenario | native: used | err | busy | p99 | gated: used | err | busy | p99 | /s |"
 SYNCHRONISING_HEAD = (
-    "",
-    "scenario",
-    "alone",
-    "native: used",
-    "busy",
-    "attainable",
-    "gated: used",
-    "err",
-    "busy",
-    "of native",
-    "p99",
-    "/s",
+    "|  | scenario | alone | native: used | busy | attainable "
+    "| gated: used | err | busy | of native | p99 | /s |"
 )
 
 
@@ -58,9 +35,9 @@ def _list(percents: list[float]) -> str:
     return " ".join(f"{percent:.1f}" for percent in percents)
 
 
-def _print_head(head: tuple[str, ...]) -> None:
-    print(f"| {' | '.join(head)} |")
-    print(f"|{'---|' * len(head)}")
+def _print_head(head: str) -> None:
+    print(head)
+    print("|" + "---|" * (head.count("|") - 1))
 
 
 def _print_synchronising(key: str) -> None:
