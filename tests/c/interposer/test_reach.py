@@ -77,9 +77,6 @@ def test_a_newer_form_of_a_mediated_function_is_not_found(fake: ProgramContainer
 ANSWERS = {
     ("cuMemFree", 99000, 0): "cuMemFree_v2",  # the form that both know
     ("cuMemAlloc", 13000, 0): "cuMemAlloc_v2",
-    ("cuMemAllocAsync", 13000, 0): "cuMemAllocAsync",
-    ("cuMemAllocAsync", 13000, 1): "cuMemAllocAsync",
-    ("cuMemAllocAsync", 13000, 2): "cuMemAllocAsync_ptsz",
     ("cuMemAlloc", 13000, 2): "cuMemAlloc_v2",
     ("cuGetProcAddress", 13000, 0): "cuGetProcAddress_v2",
     ("cuGetProcAddress", 11080, 2): "cuGetProcAddress",
