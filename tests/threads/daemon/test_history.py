@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from gpushare import protocol
 from gpushare.cli import history as told
 from gpushare.daemon.core.log import attach_listener, detach_listener, log
 from gpushare.daemon.identity import container_names
@@ -348,19 +347,3 @@ def test_refused_containers_are_found_by_pod_and_by_id(daemon: FakeDaemon) -> No
     ):
         assert numbers(daemon, name) == found
     assert answer(daemon, "job/eval")[0]["fields"]["pod"] == pod
-
-
-def test_all_pages_of_an_answer_are_of_the_same_containers(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol, "HISTORY_ROWS", 2)
-    for _ in range(3):
-        happened(daemon, tenant="k1", id=FIRST, name="train")
-    first = answer(daemon, "train")
-    happened(daemon, tenant="k2", id=SECOND, name="train")
-    last = answer(daemon, "train", after=first[-1]["number"])
-    assert [row["id"] for row in (*first, *last)] == [FIRST] * 3
-    assert numbers(daemon, "train") == [1, 2]
-    assert [row["id"] for row in answer(daemon, "train", after=3)] == [SECOND]
-    assert daemon.history is not None
-    assert len(daemon.history.subjects) == 0

@@ -22,7 +22,7 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
 from gpushare.daemon.limits import update_burst_limits
 from gpushare.daemon.operator.resize import NotResizable, set_quota
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage, LayoutMismatch
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage, TenantClaims, sum_claims
 
 from . import fakes, registered
@@ -307,22 +307,3 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
     with daemon(tmp_path) as node:
         assert node.tenants.pages[tenant].grant.memory_bytes(0) == 40 * GIB
         set_quota(node.ledger.entries[tenant], {"memory": "10GiB"}, node)
-
-
-@pytest.mark.parametrize("size", [abi.PAGE_BYTES, 2 * abi.GRANT_BYTES])
-def test_a_layout_of_another_size_is_recognized_by_its_first_bytes(
-    tmp_path: Path, size: int
-) -> None:
-    directory = os.open(tmp_path, os.O_RDONLY)
-    (tmp_path / "grant").write_bytes(b"x" * 64)
-    with pytest.raises(OSError, match="restart the container"):
-        GrantPage.adopt(directory)
-    (tmp_path / "grant").unlink()
-    GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", GIB, 0, 0)])
-    with (tmp_path / "grant").open("r+b") as file:
-        file.seek(abi.GRANT_HEADER_ABI_VERSION)
-        file.write(struct.pack("<I", abi.ABI_VERSION + 1))
-        file.truncate(size)
-    with pytest.raises(LayoutMismatch, match=f"have version {abi.ABI_VERSION + 1}"):
-        GrantPage.adopt(directory)
-    os.close(directory)

@@ -32,7 +32,7 @@ from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.errors import QuotaError
 
 from . import evictable, fakes
-from .bundles import BundleToCreate, ContainerdBundles
+from .bundles import BundleToCreate
 from .evictable import EvictableNode, EvictableTenant
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -217,17 +217,6 @@ def test_a_create_waits_no_longer_than_its_client(one: FakeDaemon, tmp_path: Pat
     with bundle.bundle() as made, pytest.raises(CreateAbandoned):
         create.create(replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one, one.room)
     assert not one.ledger.tickets
-
-
-def test_a_pod_does_not_wait_and_no_create_longer_than_30_s(
-    one: FakeDaemon, tmp_path: Path
-) -> None:
-    pods = ContainerdBundles(tmp_path, {"gpushare.io/memory": "1GiB"})
-    with pytest.raises(QuotaError, match="not for pods: the kubelet creates a container again"):
-        pods.container("main", wait="10s").create(one)
-    long = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=1GiB", "GPUSHARE_WAIT=31s")
-    with pytest.raises(QuotaError, match="Write 1s to 30s; gpushare run --wait waits longer"):
-        long.create(one)
 
 
 def test_a_container_shows_its_ticket_and_one_that_has_ended_is_no_ticket(
