@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,12 @@ from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
 from gpushare.daemon.limits import set_driver_limits, update_burst_limits
 from gpushare.daemon.node import NoDriver
-from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
-from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.host import driver
-from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
 from tests.unit.host.layouts import DEBIAN, Host, ubuntu_server
 
@@ -43,7 +40,7 @@ from . import fakes
 from .bundles import BundleToCreate
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
-from .operations import entry_of, opened
+from .operations import opened
 
 UUID = fakes.card(0).uuid
 
@@ -58,13 +55,6 @@ def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def limits_driver() -> FakeDriver:
-    made = FakeDriver(fakes.card(0), fakes.card(1))
-    made.has_limits = True
-    return made
-
-
-@pytest.fixture
 def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the cgroup in which every tenant of a test is."""
     line = f"30 1 0:30 / {tmp_path} rw - cgroup2 cgroup2 rw"
@@ -76,174 +66,154 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@dataclass
+class LimitedNode:
+    """A node whose driver has limits of its own."""
+
+    node: FakeDaemon
+    driver: FakeDriver
+    cgroup: Path
+
+    def bound(self, **quota: str) -> str:
+        tenant = opened(self.node, **quota)
+        bind(tenant["key"], tenant["id"], FakeProcess().pid, os.getpid(), self.node)
+        return tenant["key"]
+
+    def isolation(self, key: str) -> str:
+        return self.node.ledger.entries[key].isolation
+
+    def set(self, key: str, quota: dict[str, str]) -> None:
+        set_quota(self.node.ledger.entries[key], quota, self.node)
+
+    def reconcile(self) -> None:
+        reconcile_tenants(self.node, self.node.freezer)
+
+    def held(self) -> tuple[int, int] | None:
+        """Return the soft and the hard limit on card 0 in GiB; None: there is none."""
+        found = self.driver.held.get((UUID, self.cgroup))
+        return None if found is None else (found.soft_bytes // GIB, found.hard_bytes // GIB)
+
+
+def limited_driver() -> FakeDriver:
+    made = FakeDriver(fakes.card(0), fakes.card(1))
+    made.has_limits = True
+    return made
+
+
 @pytest.fixture
-def limits_node(tmp_path: Path, limits_driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemon]:
-    del cgroup
-    with fakes.node(tmp_path, limits_driver) as made:
-        yield made
+def limited(tmp_path: Path, cgroup: Path) -> Iterator[LimitedNode]:
+    driver = limited_driver()
+    with fakes.node(tmp_path, driver) as made:
+        yield LimitedNode(made, driver, cgroup)
 
 
-def bound(limits_node: FakeDaemon, program: FakeProcess, **quota: str) -> HostProcessGrant:
-    tenant = opened(limits_node, **quota)
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), limits_node)
-    return tenant
-
-
-def test_the_driver_holds_each_card_of_a_bound_tenant(
-    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
-) -> None:
-    tenant = bound(limits_node, program, memory="4GiB", count="2")
+def test_the_driver_holds_each_card_of_a_bound_tenant(limited: LimitedNode) -> None:
+    key = limited.bound(memory="4GiB", count="2")
     four = DriverLimits(4 * GIB, 4 * GIB)
-    assert limits_driver.held == {(fakes.card(number).uuid, cgroup): four for number in (0, 1)}
-    assert tenant_status(entry_of(limits_node, tenant), limits_node)["isolation"] == "driver"
+    each = {(fakes.card(number).uuid, limited.cgroup): four for number in (0, 1)}
+    assert (limited.driver.held, limited.isolation(key)) == (each, "driver")
 
 
-def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(
-    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
-) -> None:
+def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: LimitedNode) -> None:
     """The driver counts it while it is in system memory."""
-    limits_node.node.config = replace(limits_node.node.config, oversubscribe=HostMemory(32 * GIB))
-    tenant = bound(limits_node, program, memory="4GiB", oversubscribe="host:8GiB")
-    assert entry_of(limits_node, tenant).isolation == "driver"
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(4 * GIB, 12 * GIB)
-
-
-def test_a_driver_may_round_a_limit_but_not_change_it(
-    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess
-) -> None:
-    limits_driver.rounds_to = 2 * MIB
-    assert (
-        entry_of(limits_node, bound(limits_node, program, memory="1000001KiB")).isolation
-        == "driver"
-    )
-    limits_driver.rounds_to = GIB
-    assert (
-        entry_of(limits_node, bound(limits_node, program, memory="3500MiB")).isolation
-        == "interposer"
-    )
+    node = limited.node.node
+    node.config = replace(node.config, oversubscribe=HostMemory(32 * GIB))
+    limited.bound(memory="4GiB", oversubscribe="host:8GiB")
+    assert limited.held() == (4, 12)
 
 
 @pytest.mark.parametrize(
-    ("quota", "driver_has", "reported"),
+    ("driver_has", "quota", "isolation", "reported"),
     [
-        ({}, {"refusal": "NVML: Insufficient Permissions"}, 1),
-        ({}, {"has_limits": False}, 0),
-        ({"backend": "interposer"}, {}, 0),
+        ({"rounds_to": 2 * MIB}, {"memory": "1000001KiB"}, "driver", 0),
+        ({"rounds_to": GIB}, {"memory": "3500MiB"}, "interposer", 1),
+        ({"refusal": "NVML: Insufficient Permissions"}, {"memory": "4GiB"}, "interposer", 1),
+        ({"has_limits": False}, {"memory": "4GiB"}, "interposer", 0),
+        ({}, {"memory": "4GiB", "backend": "interposer"}, "interposer", 0),
+        ({}, {"memory": "4GiB", "backend": "driver"}, "driver", 0),
     ],
 )
 def test_without_limits_of_the_driver_the_interposer_holds_and_nothing_is_left(
-    limits_node: FakeDaemon,
-    limits_driver: FakeDriver,
-    program: FakeProcess,
+    limited: LimitedNode,
     capfd: pytest.CaptureFixture[str],
-    quota: dict[str, str],
     driver_has: dict[str, object],
+    quota: dict[str, str],
+    isolation: str,
     reported: int,
 ) -> None:
-    vars(limits_driver).update(driver_has)
-    assert (
-        entry_of(limits_node, bound(limits_node, program, memory="4GiB", **quota)).isolation
-        == "interposer"
-    )
-    assert limits_driver.held == {}
+    """A driver may round a limit, but not change it."""
+    vars(limited.driver).update(driver_has)
+    assert limited.isolation(limited.bound(**quota)) == isolation
+    assert (limited.held() is None) == (isolation == "interposer")
     assert capfd.readouterr().err.count('"event":"driver-limit-set-failed"') == reported
 
 
-def test_a_request_for_the_driver_backend_fails_without_it(
-    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess
-) -> None:
-    assert (
-        entry_of(
-            limits_node, bound(limits_node, program, memory="4GiB", backend="driver")
-        ).isolation
-        == "driver"
-    )
-    limits_driver.refusal = "no"
-    with pytest.raises(
-        BackendFailed,
-        match="requests backend driver, and the driver does not enforce",
-    ):
-        bound(limits_node, program, memory="4GiB", backend="driver")
-    limits_driver.has_limits = False
-    with pytest.raises(
-        QuotaError,
-        match=r"backend=driver: needs memory limits, which driver 580.65.06",
-    ):
-        opened(limits_node, memory="4GiB", backend="driver")
+def test_a_request_for_the_driver_backend_fails_without_it(limited: LimitedNode) -> None:
+    limited.driver.refusal = "no"
+    with pytest.raises(BackendFailed, match="backend driver, and the driver does not enforce"):
+        limited.bound(memory="4GiB", backend="driver")
+    limited.driver.has_limits = False
+    with pytest.raises(QuotaError, match=r"backend=driver: needs memory limits, which driver 580"):
+        opened(limited.node, memory="4GiB", backend="driver")
 
 
 def test_a_host_process_that_could_walk_around_everything_stays_advice(
-    limits_node: FakeDaemon, limits_driver: FakeDriver
+    limited: LimitedNode,
 ) -> None:
     entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
-    assert set_driver_limits(entry, limits_node.node, limits_node.tenants) == "advisory"
-    assert limits_driver.held == {}
+    assert set_driver_limits(entry, limited.node.node, limited.node.tenants) == "advisory"
+    assert limited.driver.held == {}
 
 
-def test_quota_changes_and_burst_limits_reach_the_driver(
-    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
-) -> None:
-    tenant = bound(limits_node, program, memory="10GiB", memory_limit="200GiB", devices="0")
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 140 * GIB)
-    other = opened(limits_node, memory="100GiB", devices="0")
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 40 * GIB)
-    set_quota(
-        entry_of(limits_node, tenant), {"memory": "20GiB", "memory-limit": "30GiB"}, limits_node
-    )
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(20 * GIB, 30 * GIB)
-    set_quota(entry_of(limits_node, tenant), {"memory-limit": "200GiB"}, limits_node)
-    release_tenant(other["key"], limits_node, "it has ended")
-    update_burst_limits(limits_node)
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(20 * GIB, 140 * GIB)
+def test_quota_changes_and_burst_limits_reach_the_driver(limited: LimitedNode) -> None:
+    key = limited.bound(memory="10GiB", memory_limit="200GiB", devices="0")
+    assert limited.held() == (10, 140)
+    other = opened(limited.node, memory="100GiB", devices="0")
+    assert limited.held() == (10, 40)
+    limited.set(key, {"memory": "20GiB", "memory-limit": "30GiB"})
+    assert limited.held() == (20, 30)
+    limited.set(key, {"memory-limit": "200GiB"})
+    release_tenant(other["key"], limited.node, "it has ended")
+    update_burst_limits(limited.node)
+    assert limited.held() == (20, 140)
 
 
-def test_the_limits_end_with_the_tenant(
-    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
-) -> None:
-    tenant = bound(limits_node, program, memory="4GiB")
-    release_tenant(tenant["key"], limits_node, "it has ended")
-    assert limits_driver.held == {}
-    tenant = bound(limits_node, program, memory="4GiB")
-    cgroup.rmdir()
-    release_tenant(
-        tenant["key"], limits_node, "it has ended"
-    )  # and the driver's limits with the cgroup
-    assert len(limits_driver.held) == 1
+def test_the_limits_end_with_the_tenant(limited: LimitedNode) -> None:
+    release_tenant(limited.bound(memory="4GiB"), limited.node, "it has ended")
+    assert limited.driver.held == {}
+    key = limited.bound(memory="4GiB")
+    limited.cgroup.rmdir()  # and the driver's limits with it
+    release_tenant(key, limited.node, "it has ended")
+    assert len(limited.driver.held) == 1
 
 
-def test_a_daemon_that_starts_again_sets_them_again(
-    tmp_path: Path, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
-) -> None:
-    with fakes.node(tmp_path, limits_driver) as before:
-        tenant = bound(before, program, memory="4GiB", devices="0")
-    limits_driver.held.clear()
-    with fakes.node(tmp_path, limits_driver) as after:
-        adopt_tenants(after, after.freezer)
-        assert limits_driver.held == {(UUID, cgroup): DriverLimits(4 * GIB, 4 * GIB)}
-        assert entry_of(after, tenant).isolation == "driver"
-    limits_driver.has_limits = False
-    with fakes.node(tmp_path, limits_driver) as after:
-        adopt_tenants(after, after.freezer)
-        assert entry_of(after, tenant).isolation == "interposer"
+def test_a_daemon_that_starts_again_sets_them_again(tmp_path: Path, cgroup: Path) -> None:
+    driver = limited_driver()
+    with fakes.node(tmp_path, driver) as before:
+        key = LimitedNode(before, driver, cgroup).bound(memory="4GiB", devices="0")
+    driver.held.clear()
+    for has_limits, held, isolation in ((True, (4, 4), "driver"), (False, None, "interposer")):
+        driver.has_limits = has_limits
+        with fakes.node(tmp_path, driver) as after:
+            adopt_tenants(after, after.freezer)
+            limited = LimitedNode(after, driver, cgroup)
+            assert (limited.held(), limited.isolation(key)) == (held, isolation)
+        driver.held.clear()
 
 
-def test_a_new_driver_gets_all_limits_again(
-    limits_node: FakeDaemon,
-    limits_driver: FakeDriver,
-    program: FakeProcess,
-    cgroup: Path,
-) -> None:
-    tenant = bound(limits_node, program, memory="10GiB", devices="0")
-    limits_driver.held.clear()
-    limits_driver.driver_version = "620.10"
-    loader = DriverLoader(limits_node)
-    loader.sampler = limits_node.sampler
-    limits_node.decide.run(lambda: loader.take_over(limits_driver.generation))
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
-    assert entry_of(limits_node, tenant).isolation == "driver"
-    limits_driver.has_limits, limits_driver.driver_version = False, "580.1"
-    limits_node.decide.run(lambda: loader.take_over(limits_driver.generation))
-    assert entry_of(limits_node, tenant).isolation == "interposer"
+def test_a_new_driver_gets_all_limits_again(limited: LimitedNode) -> None:
+    key = limited.bound(memory="10GiB", devices="0")
+    loader = DriverLoader(limited.node)
+    loader.sampler = limited.node.sampler
+    for has_limits, version, isolation in (
+        (True, "620.10", "driver"),
+        (False, "580.1", "interposer"),
+    ):
+        limited.driver.held.clear()
+        limited.driver.has_limits, limited.driver.driver_version = has_limits, version
+        limited.node.decide.run(lambda: loader.take_over(limited.driver.generation))
+        assert limited.held() == ((10, 10) if has_limits else None)
+        assert limited.isolation(key) == isolation
 
 
 def silent(*_: object) -> None:
@@ -251,26 +221,20 @@ def silent(*_: object) -> None:
 
 
 def test_limits_of_a_silent_driver_are_corrected_when_it_answers(
-    limits_node: FakeDaemon,
-    limits_driver: FakeDriver,
-    program: FakeProcess,
-    cgroup: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    limited: LimitedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its program was configured for more than the driver would allocate."""
-    tenant = bound(limits_node, program, memory="10GiB", devices="0")
+    key = limited.bound(memory="10GiB", devices="0")
     with monkeypatch.context() as patched:
-        patched.setattr(limits_driver, "set_limits", silent)
-        set_quota(entry_of(limits_node, tenant), {"memory": "20GiB"}, limits_node)
-        reconcile_tenants(limits_node, limits_node.freezer)
-        assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
-        assert entry_of(limits_node, tenant).isolation == "interposer"
-    reconcile_tenants(limits_node, limits_node.freezer)
-    assert limits_driver.held[UUID, cgroup] == DriverLimits(20 * GIB, 20 * GIB)
-    assert entry_of(limits_node, tenant).isolation == "driver"
-    limits_driver.held.clear()
-    reconcile_tenants(limits_node, limits_node.freezer)
-    assert limits_driver.held == {}, "once is enough"
+        patched.setattr(limited.driver, "set_limits", silent)
+        limited.set(key, {"memory": "20GiB"})
+        limited.reconcile()
+        assert (limited.held(), limited.isolation(key)) == ((10, 10), "interposer")
+    limited.reconcile()
+    assert (limited.held(), limited.isolation(key)) == ((20, 20), "driver")
+    limited.driver.held.clear()
+    limited.reconcile()
+    assert limited.driver.held == {}, "once is enough"
 
 
 CARD, OTHER = fakes.card(0), fakes.card(1)
@@ -290,11 +254,6 @@ def changing(tmp_path: Path, changing_driver: FakeDriver) -> Iterator[FakeDaemon
         truth._changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
         truth.look()
         yield made
-
-
-@pytest.fixture
-def truth(changing: FakeDaemon) -> UsageSampler:
-    return changing.sampler
 
 
 def events(capfd: pytest.CaptureFixture[str], *names: str) -> list[dict[str, Any]]:
@@ -340,37 +299,34 @@ def test_reservations_follow_the_uuid_when_indices_change(
 
 
 def test_a_lost_card_frees_nothing_and_is_healthy_again_when_it_answers(
-    changing: FakeDaemon,
-    changing_driver: FakeDriver,
-    truth: UsageSampler,
-    capfd: pytest.CaptureFixture[str],
+    changing: FakeDaemon, changing_driver: FakeDriver, capfd: pytest.CaptureFixture[str]
 ) -> None:
     opened(changing, memory="4GiB", devices="0")
     changing_driver.lost, changing_driver.xids = frozenset({CARD.uuid}), ((CARD.uuid, 79),)
-    truth.look()
+    changing.sampler.look()
     assert health(changing).startswith("XID 79: it has fallen off the bus")
     assert health(changing, OTHER) == "ok"
     with pytest.raises(NoRoom, match="XID 79"):
         opened(changing, memory="4GiB", devices="0")
     assert [room.allocated_bytes for room in changing.accounts.capacities()] == [4 * GIB, 0]
     changing_driver.lost = frozenset()
-    truth.look()
+    changing.sampler.look()
     assert health(changing) == "ok"
     names = ["card-xid-reported", "card-unhealthy", "card-recovered"]
     assert [line["event"] for line in events(capfd, *names)] == names
 
 
 def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(
-    changing: FakeDaemon, changing_driver: FakeDriver, truth: UsageSampler
+    changing: FakeDaemon, changing_driver: FakeDriver
 ) -> None:
     changing_driver.xids = ((CARD.uuid, 95),)
-    truth.look()
-    truth.look()
+    changing.sampler.look()
+    changing.sampler.look()
     assert health(changing).startswith("XID 95")
     changing_driver.lost = frozenset({CARD.uuid})
-    truth.look()
+    changing.sampler.look()
     changing_driver.lost = frozenset()
-    truth.look()
+    changing.sampler.look()
     assert health(changing) == "ok"
 
 
@@ -378,32 +334,28 @@ def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(
 def test_an_xid_of_a_program_is_counted_and_no_fault_of_the_card(
     changing: FakeDaemon,
     changing_driver: FakeDriver,
-    truth: UsageSampler,
-    number: int,
     capfd: pytest.CaptureFixture[str],
+    number: int,
 ) -> None:
     changing_driver.uses = {CARD.uuid: (ProcessUse(4242, GIB),)}
     changing_driver.xids = ((CARD.uuid, number), (CARD.uuid, number))
-    truth.look()
+    changing.sampler.look()
     assert health(changing) == "ok"
-    assert truth.health.xids == {(CARD.uuid, number): 2}
+    assert changing.sampler.health.xids == {(CARD.uuid, number): 2}
     said = events(capfd, "card-xid-reported")
     assert [(line["xid"], line["processes"]) for line in said] == [(number, [4242])] * 2
 
 
 def test_a_sample_of_another_driver_accuses_no_container(
-    changing: FakeDaemon,
-    changing_driver: FakeDriver,
-    truth: UsageSampler,
-    capfd: pytest.CaptureFixture[str],
+    changing: FakeDaemon, changing_driver: FakeDriver, capfd: pytest.CaptureFixture[str]
 ) -> None:
     changing_driver.driver_version = "590.10.01"
-    truth.look()
-    assert "has changed since the last sample" in truth.observed.usage.stale
+    changing.sampler.look()
+    assert "has changed since the last sample" in changing.observed.usage.stale
     assert health(changing) != "ok"
     changing.decide.run(lambda: None)
-    truth.look()
-    assert truth.observed.usage.stale == ""
+    changing.sampler.look()
+    assert changing.observed.usage.stale == ""
     assert health(changing) == "ok"
     [said] = events(capfd, "driver-cards-changed")
     assert (said["before"], said["driver"]) == ("580.65.06", "590.10.01")
