@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 
+from .fake_process import FakeProcess
 from .fakes import FakeDaemon
 
 ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
@@ -18,6 +20,13 @@ ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 def opened(node: FakeDaemon, **quota: str) -> HostProcessGrant:
     asked = {key.strip("_").replace("_", "-"): value for key, value in quota.items()}
     return open_tenant(ME, asked, node, node.room)
+
+
+def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> HostProcessGrant:
+    """Open a tenant, and bind it to that process."""
+    tenant = opened(node, **quota)
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    return tenant
 
 
 def entry_of(node: FakeDaemon, tenant: HostProcessGrant) -> TenantRecord:

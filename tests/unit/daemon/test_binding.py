@@ -32,7 +32,7 @@ from tests.system.waiting import wait_until
 from .bundles import BundleToCreate
 from .fake_process import FakeProcess
 from .fakes import FakeDaemon, entry
-from .operations import ME, entry_of, grant, opened
+from .operations import ME, bound, entry_of, grant, opened
 
 
 def test_bind_notes_the_process_and_doing_it_twice_changes_nothing(
@@ -119,8 +119,7 @@ def test_a_user_binds_and_releases_its_own_host_process_only(
 def test_a_message_ends_no_tenant_whose_process_lives(
     node: FakeDaemon, program: FakeProcess
 ) -> None:
-    tenant = opened(node, memory="1GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    tenant = bound(node, program, memory="1GiB")
     node.ask("release", key=tenant["key"], id=tenant["id"])
     assert entry_of(node, tenant).state == "bound"
     program.kill()
@@ -258,8 +257,7 @@ def test_an_init_is_killed_only_if_it_is_found_abandoned_twice(
     node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
     """crun deletes the pipe of a container that it starts before it writes to it."""
-    tenant = opened(node, memory="1GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    bound(node, program, memory="1GiB")
     monkeypatch.setattr(release, "_STRANDED_SECONDS", 0.0)
     looks = [True, later]
     monkeypatch.setattr(processes, "is_stranded", lambda _: looks.pop(0))

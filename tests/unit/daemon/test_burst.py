@@ -359,6 +359,21 @@ def test_a_grant_of_the_queue_reserves_host_memory(host_node: FakeDaemon) -> Non
         opened(host_node, memory="1GiB", oversubscribe="host:9GiB")
 
 
+@pytest.mark.parametrize(
+    ("text", "asked", "why"),
+    [
+        ("", "host", "off on this node"),
+        (TEXT, "host:33GiB", r"exceeds oversubscribe.per_container"),
+    ],
+)
+def test_nobody_gets_more_host_memory_than_the_node_gives_to_one(
+    host_node: FakeDaemon, text: str, asked: str, why: str
+) -> None:
+    host_node.node.config = parse(text, Path("gpushare.yaml"))
+    with pytest.raises(QuotaError, match=why):
+        opened(host_node, memory="4GiB", oversubscribe=asked)
+
+
 CARD = fakes.card(0).uuid
 
 

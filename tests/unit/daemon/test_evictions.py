@@ -308,6 +308,20 @@ def test_a_move_names_each_card_with_its_replacement(made: EvictableNode) -> Non
     assert [len(made.capacity(index).allocations) for index in (0, 1)] == [0, 1]
 
 
+def test_one_whose_new_card_is_taken_meanwhile_stays_on_its_own(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40, devices="0")
+    own = tenant.card
+
+    def during(name: str, _: int) -> None:
+        if name == "checkpoint":
+            opened(made.node, memory="120GiB", devices="1")
+
+    made.node.checkpoints.during = during
+    with pytest.raises(NoRoom, match="card 1 cannot take train"):
+        made.node.evictions.move(tenant.key, "1")
+    assert (tenant.goes_on, tenant.card) == (True, own)
+
+
 def test_a_move_is_refused_before_anything_is_evicted(made: EvictableNode) -> None:
     tenant = made.tenant(gib=40, devices="0")
     made.driver.driver_version = "570.86.10"

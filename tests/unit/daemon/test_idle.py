@@ -19,7 +19,6 @@ from gpushare.daemon.core import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
@@ -31,7 +30,7 @@ from gpushare.quota.request_policy import IdlePolicy
 from . import fakes
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
-from .operations import opened
+from .operations import bound, opened
 
 KEY = "a" * 16
 
@@ -284,8 +283,7 @@ def test_a_clock_jump_ends_and_delays_nothing(
 ) -> None:
     """The one that waits goes on waiting, the one that runs runs, the one that is late expires."""
     waiting, late = opened(node, memory="1GiB"), opened(node, memory="2GiB")
-    running = opened(node, memory="4GiB")
-    bind(running["key"], running["id"], program.pid, os.getpid(), node)
+    running = bound(node, program, memory="4GiB")
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + years * 365 * 86400)
     release.reconcile_tenants(node, node.freezer)

@@ -104,3 +104,13 @@ def test_an_installation_that_a_bundle_names_stays(versions: Versions, tmp_path:
     gone = TenantRecord(key="1" * 16, state="none", id="gone", bundle=str(tmp_path / "gone"))
     assert versions.sweep(entry, gone) == []
     assert versions.sweep(gone) == [versions.oldest.root.name]
+
+
+def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:
+    for name in ("notes", ".hidden", "0.1.0-not-a-sum", "0.1.0-0123456789abc"):
+        (versions.prefix / name).mkdir()
+        age(versions.prefix / name)
+    (versions.prefix / "0.1.0-0123456789ab").symlink_to("/")
+    before = versions.left
+    assert versions.sweep() == [versions.oldest.root.name]
+    assert versions.left == before - names(versions.oldest)

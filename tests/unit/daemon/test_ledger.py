@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.worker_main import CHECKPOINTED
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import recover, release
-from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.grant_page import GrantPage
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
@@ -31,6 +34,7 @@ from gpushare.quota.size import parse_size
 from . import fakes
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, entry
+from .operations import bound
 from .operations import opened as reserved
 from .registered import hold, register
 
@@ -238,12 +242,6 @@ def test_a_file_of_another_tenant_is_rejected(tmp_path: Path, change: dict[str, 
     assert "files of" in again.notices[0]
 
 
-def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> str:
-    tenant = reserved(node, **quota)
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    return tenant["key"]
-
-
 def lose(folder: Path, *keys: str) -> None:
     """Damage the ledger, and the copies of `keys`."""
     garbage(folder / "run" / "ledger")
@@ -268,7 +266,7 @@ def test_a_ledger_of_another_version_is_not_read_and_its_tenants_keep_their_part
 ) -> None:
     """They are restored from their pages. A whole card has none: then nothing more is reserved."""
     with fakes.node(tmp_path) as first:
-        key = bound(first, program, memory="4GiB", cores="30")
+        key = bound(first, program, memory="4GiB", cores="30")["key"]
     for which in FOLDERS:
         of_another_format(tmp_path / "run" / which)
     with fakes.again(tmp_path) as node:
@@ -293,7 +291,7 @@ def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
 ) -> None:
     """A whole card has no pages: without its record and its copy it is unknown."""
     with fakes.node(tmp_path) as first:
-        key = bound(first, program, count="1")
+        key = bound(first, program, count="1")["key"]
     lose(tmp_path, key)
     Ledger(tmp_path / "run" / "ledger", "boot")  # of a daemon that was killed before it looked
     for _ in range(2):  # also after another restart
@@ -313,7 +311,7 @@ def test_unreadable_pages_in_use_stop_new_reservations(
     tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fakes.node(tmp_path) as first:
-        key = bound(first, program, memory="4GiB")
+        key = bound(first, program, memory="4GiB")["key"]
         (first.mounts.path(key) / "grant").write_bytes(bytes(1 << 17))
     lose(tmp_path, key)
     with fakes.again(tmp_path) as node:
@@ -338,7 +336,7 @@ def test_one_that_was_evicted_is_still_known_to_be(
     started = processes.start_time(program.pid)
     assert started is not None
     with fakes.node(tmp_path) as first:
-        key = bound(first, program, memory="4GiB")
+        key = bound(first, program, memory="4GiB")["key"]
         register(first.tenants.pages[key].status.fd, 0, program.pid, started)
         hold(first.tenants.pages[key].status.fd, 0, 3 * GIB)
         first.tenants.pages[key].grant.set_evicted(evicted=True)
@@ -380,6 +378,25 @@ def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
         patch.setattr(where, step, die)
         with pytest.raises(Killed):
             yield
+
+
+@left_open
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [(Ledger, "add"), (TenantMounts, "make"), (StatusPage, "make"), (Tenants, "add")],
+)
+def test_a_start_that_was_cut_off_costs_nothing_in_the_end(
+    tmp_path: Path, where: type, step: str
+) -> None:
+    with fakes.node(tmp_path) as node, killed(where, step, before=False):
+        open_tenant(ME, {"memory": "4GiB"}, node, node.room)
+    with fakes.again(tmp_path) as node:
+        release.adopt_tenants(node, node.freezer)
+        assert sorted(node.tenants.pages) == node.mounts.made() == sorted(node.ledger.entries)
+        for key in node.ledger.entries:
+            node.ledger.change(key, expires=boottime() - 1)
+        release.reconcile_tenants(node, node.freezer)
+        assert (node.mounts.made(), dict(node.ledger.entries)) == ([], {})
 
 
 @left_open

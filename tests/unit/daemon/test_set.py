@@ -20,7 +20,6 @@ from gpushare.daemon.cards.context_size import (
     DriverFigures,
     measure_rounding,
 )
-from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.operator.cards import set_card_policy
 from gpushare.daemon.operator.resize import (
@@ -40,7 +39,7 @@ from . import fakes, registered
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
-from .operations import ME, entry_of, grant, opened
+from .operations import ME, bound, entry_of, grant, opened
 
 
 def test_set_refuses_more_than_is_available(node: FakeDaemon) -> None:
@@ -74,8 +73,7 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
 def test_memory_still_used_after_a_shrink_is_not_reserved_again(
     node: FakeDaemon, program: FakeProcess
 ) -> None:
-    tenant = opened(node, memory="100GiB", devices="0")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    tenant = bound(node, program, memory="100GiB", devices="0")
     fd = node.tenants.pages[tenant["key"]].status.fd
     registered.register(fd, 0, program.pid, 1)
     registered.hold(fd, 0, 60 * GIB)
@@ -88,8 +86,7 @@ def test_memory_still_used_after_a_shrink_is_not_reserved_again(
 
 
 def test_an_impossible_claim_blocks_no_placement(node: FakeDaemon, program: FakeProcess) -> None:
-    tenant = opened(node, memory="4GiB", devices="0")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    tenant = bound(node, program, memory="4GiB", devices="0")
     fd = node.tenants.pages[tenant["key"]].status.fd
     registered.register(fd, 0, os.getpid(), 1)
     registered.hold(fd, 0, 1 << 60)
