@@ -102,17 +102,6 @@ def test_without_gpushared_it_says_what_is_missing_and_why(cli: Cli, tmp_path: P
     assert "gpushared.log, launcher.log, kernel.log: there is no journal" in found["README.txt"]
 
 
-def test_an_answer_of_another_version_costs_only_its_part(
-    cli: Cli, serving: AnsweringDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serving.answers["status"] = [{"ok": True}]
-    monkeypatch.setattr(doctor, "run_checks", lambda client: iter([client.status()["version"]]))
-    found = made(cli, tmp_path)
-    assert "doctor.json: KeyError('version')" in found["README.txt"]
-    assert json.loads(found["versions.json"])["gpushared"] is None
-    assert json.loads(found["ls.json"]) == [CARD]
-
-
 @pytest.mark.usefixtures("serving")
 def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: Path) -> None:
     words = f"alice ran registry.corp/llama:7 as llama of team-b on gpu-7, {ID}, gpushare"
@@ -155,13 +144,6 @@ def test_a_name_is_replaced_where_it_stands_alone(text: str, is_replaced: bool) 
     assert ("llama" not in known.replaced(text)) == is_replaced
 
 
-def test_without_an_id_of_the_machine_no_two_reports_agree(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(bundle, "MACHINE_ID", tmp_path / "none")
-    assert bundle.machine_key() != bundle.machine_key()
-
-
 def test_the_engines_containers_and_images_are_names(tmp_path: Path) -> None:
     program(tmp_path, "docker", r"printf 'web\tregistry.corp/web:1\n'")
     found = set(names_on_machine())
@@ -170,17 +152,3 @@ def test_the_engines_containers_and_images_are_names(tmp_path: Path) -> None:
         ("image", "registry.corp/web:1"),
         ("image", "registry.corp/web"),
     } <= found
-
-
-@pytest.mark.usefixtures("serving")
-def test_a_file_that_exists_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:
-    file = tmp_path / "report.tar.gz"
-    file.write_text("mine")
-    result = cli("doctor", "--bundle", str(file))
-    assert (result.exit_code, file.read_text()) == (1, "mine")
-    assert "File exists. Name a new file in" in result.stderr
-
-
-def test_redact_alone_is_an_error_of_usage(cli: Cli) -> None:
-    result = cli("doctor", "--redact")
-    assert (result.exit_code, "--redact requires --bundle FILE" in result.stderr) == (2, True)

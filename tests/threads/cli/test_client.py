@@ -6,16 +6,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from gpushare import protocol, wait_policy
 from gpushare.client import Client, DaemonError, DaemonUnreachable
 from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
-from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.conftest import CARD
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
 
 
@@ -23,55 +21,6 @@ def test_rows_of_more_than_one_packet_arrive_in_order(daemon: AnsweringDaemon) -
     many = [{**CARD, "index": number} for number in range(300)]
     daemon.answers["cards"] = rows(*many)
     assert [card["index"] for card in Client(daemon.path).cards()] == list(range(300))
-
-
-def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
-    daemon: AnsweringDaemon, cli: Callable[..., Result]
-) -> None:
-    over = "train uses 3.9 GiB of 1 GiB on card 0: allocations fail until it frees 2.9 GiB"
-    daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 3.9, 1, warnings=[over])}]
-    shown = cli("set", "train", "--memory-limit", "1GiB").output
-    assert shown == f"train: card 0: 3.9/1.0 GiB over quota\n{over}\n"
-    assert daemon.requests[-1] == {"op": "set", "name": "train", "memory_limit": "1GiB"}
-
-
-def test_a_setting_of_a_node_label_is_sent_with_its_key(daemon: AnsweringDaemon) -> None:
-    daemon.answers["node-setting"] = [{"ok": True}]
-    Client(daemon.path).set_node_setting("defaults.policy", {"value": "v", "source": "s"})
-    asked = {"op": "node-setting", "key": "defaults.policy", "value": "v", "source": "s"}
-    assert daemon.requests == [asked]
-
-
-def test_set_shows_the_previous_request(
-    daemon: AnsweringDaemon, cli: Callable[..., Result]
-) -> None:
-    now = tenant("train", 3.9, 6)
-    now["quota"] = {"memory": "6GiB operator", "policy": "burst-share operator"}
-    daemon.answers["set"] = [{"ok": True, "tenant": now}]
-    assert cli("set", "train", "--memory", "6GiB").output == (
-        "train: cores - (was 30, env)\n"
-        "train: memory 6GiB (was 4GiB, env)\n"
-        "train: policy burst-share (was not set)\n"
-        "train: card 0: 3.9/6.0 GiB\n"
-    )
-
-
-def test_set_is_taken_back(daemon: AnsweringDaemon, cli: Callable[..., Result]) -> None:
-    for words, keys in ((["--reset"], "all"), (["--reset", "memory"], "memory")):
-        shown = cli("set", "train", *words)
-        assert shown.exit_code == 0, shown.output
-        assert daemon.requests[-1] == {"op": "set", "name": "train", "reset": keys}
-        assert "3.9/6.0 GiB, fixed-share" in shown.output
-
-
-def test_set_needs_a_value_or_a_reset_and_not_both(
-    daemon: AnsweringDaemon, cli: Callable[..., Result]
-) -> None:
-    assert cli("set", "train", "--memory", "6GiB", "--reset").exit_code == 2
-    result = cli("set", "train")
-    assert result.exit_code == 2
-    assert "nothing to change. Use, for example, --memory 6GiB or --cores 40." in result.stderr
-    assert not daemon.requests
 
 
 def test_only_a_start_waits_for_a_daemon_that_was_killed(tmp_path: Path) -> None:

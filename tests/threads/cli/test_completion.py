@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.cli.commands import COMMANDS
-from gpushare.cli.set import CHOICES
-from gpushare.quota.keys import KEYS, OPERATORS, POLICIES
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
@@ -118,15 +116,3 @@ def test_nothing_is_offered_that_a_shell_would_execute(daemon: AnsweringDaemon) 
     names = ["$(reboot)", "a;b", "two words", "-x", "`id`", "line\nplain,evil", "ok-1"]
     daemon.answers["tenants"] = rows(*(tenant(name, 1, 4) for name in names))
     assert in_bash(daemon, "gpushare why ") == ["ok-1"]
-
-
-def test_a_daemon_that_does_not_answer_is_no_error_either(daemon: AnsweringDaemon) -> None:
-    daemon.acknowledge = False
-    assert in_bash(daemon, "gpushare why ") == [""]
-
-
-def test_the_choices_are_values_that_the_keys_can_have() -> None:
-    for name, choices in CHOICES.items():
-        for choice in choices:
-            assert {**KEYS, **OPERATORS}[name].parse(choice) == choice
-    assert set(CHOICES["policy"]) == set(POLICIES)

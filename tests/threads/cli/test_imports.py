@@ -81,9 +81,3 @@ def test_a_command_of_every_day_imports_nothing_heavy(
     daemon: AnsweringDaemon, words: tuple[str, ...]
 ) -> None:
     assert not imported(daemon, *words) & HEAVY
-
-
-def test_what_is_heavy_has_the_names_that_other_commands_import(daemon: AnsweringDaemon) -> None:
-    assert imported(daemon, "explain") & HEAVY >= {"gpushare.knowledge"}
-    assert imported(daemon, "config", "show") & HEAVY >= {"yaml", "gpushare.settings"}
-    assert imported(daemon, "setup", "--help") & HEAVY >= {"gpushare.setup", "subprocess"}

@@ -158,8 +158,3 @@ def test_a_terminal_shows_the_step_and_its_time_and_keeps_nothing_of_it() -> Non
     assert "second (" in rest
     assert first.endswith("\r\x1b[K")
     assert rest.endswith("\r\x1b[K")
-
-
-def test_a_line_is_never_wider_than_the_terminal() -> None:
-    for frame in progress_of("0", "text").replace("result\r\n", "").split("\r\x1b[K"):
-        assert len(frame) < 80

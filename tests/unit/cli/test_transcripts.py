@@ -42,12 +42,12 @@ def card(**more: Any) -> dict[str, Any]:
     return {**CARD, **more}
 
 
-def of_tenant(op: str = "tenant", name: str = "train", used: float = 3.9, **more: Any) -> Any:
-    return {op: [{"ok": True, "tenant": tenant(name, used, 4, **more)}]}
+def of_tenant(op: str = "tenant", used: float = 3.9, **more: Any) -> Any:
+    return {op: [{"ok": True, "tenant": tenant("train", used, 4, **more)}]}
 
 
 NOTED = {"notes": ["not given: video"], "warnings": ["train on card 0: work bypasses the gate"]}
-NONE: Final = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
+NONE: Final[Any] = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
 NONE.update(cards=[], processes=[], quota={}, policy="", isolation="")
 BURST: Final = {"burst_limit_bytes": 8 * GIB, "limit_bytes": 6 * GIB, "over_limit_bytes": 0}
 PROFILES: Final = [
@@ -122,13 +122,14 @@ def shown_status() -> Iterable[Scene]:
         ("ps", "ps -a"),
     )
     yield Scene({"tenants": rows(), "queue": rows(waiting())}, ("ps",))
-    for more in (
+    states: tuple[dict[str, Any], ...] = (
         {"used": 5, **BURST, **NOTED},
         {"used": 5, "oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB},
         {"isolation": "exclusive", "overhead_bytes": 0, "contexts": 0},
         {"used": 0, "eviction": {**EVICTED, "held": True, "waits_since": AT}},
-    ):
-        yield Scene(of_tenant(**more), ("inspect train",))
+    )
+    for state in states:
+        yield Scene(of_tenant(**state), ("inspect train",))
     yield Scene({"tenant": [{"ok": True, "tenant": NONE}]}, ("inspect web",))
     missing = refusal(CODE_NOT_FOUND, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"])
     yield Scene({"tenant": missing}, ("inspect train", "inspct train"))
@@ -153,9 +154,17 @@ SET: Final = (
 
 def changes() -> Iterable[Scene]:
     """Yield scenes of `set` and `card`, and of commands that stop or move a container."""
-    now = {"policy": "burst-share", "share_percent": 40.0, "is_capped": False, "priority": 0}
+    now: Any = {"policy": "burst-share", "share_percent": 40.0, "is_capped": False, "priority": 0}
     yield Scene({}, (f"set train {SET}",))
     yield Scene(of_tenant("set", **now), ("set train --cores 40",))
+    over = of_tenant("set", warnings=["allocations fail until it frees 2.9 GiB"], used=5)
+    yield Scene(over, ("set train --memory-limit 1GiB",))
+    changed = of_tenant("set")
+    changed["set"][0]["tenant"]["quota"] = {"memory": "6GiB operator", "weight": "3 operator"}
+    yield Scene(
+        changed, ("set train --memory 6GiB", "set train --reset", "set train --reset memory")
+    )
+    yield Scene({}, ("set train", "set train --memory 6GiB --reset"))
     other = card(index=1, uuid="GPU-1", policy="best-effort", tenants=0)
     policies = ("", "1", CARD["uuid"][:12], "0 burst-share", "0 --reset", "7")
     wrong = ("--reset", "0 burst-share --reset", "0 fair")

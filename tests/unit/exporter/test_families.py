@@ -65,7 +65,7 @@ NODE: Final = replace(
 
 
 def recorded() -> str:
-    return expose(NODE, compat=COMPAT)[0].decode()
+    return expose(NODE, compat=[*COMPAT])[0].decode()
 
 
 def values(taken: Snapshot, name: str, **labels: str) -> list[float]:
@@ -99,7 +99,7 @@ def test_of_two_containers_of_one_name_the_later_counts_for_others_exporters() -
         tenant(id="a", created=1.0, cards=[part(used_bytes=1)]),
         tenant("docker-s", id="c"),  # of no pod
     )
-    text = expose(twice, compat=COMPAT)[0].decode()
+    text = expose(twice, compat=[*COMPAT])[0].decode()
     assert re.findall(r"(?m)^hami_vgpu_memory_used_bytes\{.*\} (.*)$", text) == ["2"]
 
 
