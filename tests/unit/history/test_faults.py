@@ -176,17 +176,6 @@ def test_a_clock_that_is_set_back_loses_and_doubles_nothing(folder: Path) -> Non
     assert total(folder, "used_bytes") == 3 * 10 * 502
 
 
-def test_only_the_group_reads_it(folder: Path) -> None:
-    for gid, modes in ((None, (0o700, 0o600)), (12, (0o750, 0o640))):
-        store = HistoryStore(folder, gid=gid)
-        store.write(T0, metrics())
-        files = [folder, *sorted(folder.iterdir())]
-        assert [file.name for file in files[1:]] == [FILE, f"{FILE}-shm", f"{FILE}-wal"]
-        assert [file.stat().st_mode & 0o777 for file in files] == [modes[0], *[modes[1]] * 3]
-        assert {file.stat().st_gid for file in files} == {gid or 0}
-        store.close()
-
-
 def test_without_a_history_there_is_nothing_to_read(folder: Path) -> None:
     with pytest.raises(HistoryUnreadable, match="there is no metrics history in"):
         HistoryReader(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.history.reports import make_report
-from gpushare.history.reports.columns import ReportTable, duration_text
+from gpushare.history.reports.columns import ReportTable
 from gpushare.history.reports.formats import FORMATS
 from gpushare.prices import Prices, Rate
 
@@ -70,17 +70,3 @@ def test_the_html_page_needs_no_other_file_and_runs_no_script(report: ReportTabl
     )
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text
-
-
-def test_an_empty_report_says_so(tmp_path: Path) -> None:
-    record(tmp_path, [], HOUR)
-    with read(tmp_path, 0, HOUR) as source:
-        empty = make_report("usage", source)
-    assert "Nothing to report." in FORMATS["html"](empty)
-    assert json.loads(FORMATS["json"](empty))["rows"] == []
-    assert FORMATS["csv"](empty).count("\r\n") == 1
-
-
-def test_a_duration_is_short() -> None:
-    found = [duration_text(one) for one in (0.4, 59, 61, 3600, 7260, 47.9 * 3600, 52 * 3600)]
-    assert found == ["0 s", "59 s", "1 min", "1 h", "2 h 1 min", "47 h 54 min", "2 d 4 h"]

@@ -103,17 +103,6 @@ def test_usage_is_per_container_card_and_label(tmp_path: Path) -> None:
     assert {row["label:team"]: row["containers"] for row in teams} == {"red": 1, "": 1}
 
 
-def test_containers_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
-    actors = [
-        Actor("train", steady(1, 10), key="a", end=600),
-        Actor("train", steady(2, 10), key="b", begin=900),
-    ]
-    record(tmp_path, actors, HOUR)
-    with read(tmp_path, 0, HOUR) as source:
-        names = [row["container"] for row in make_report("usage", source).rows]
-    assert names == ["train (620000000000)", "train (610000000000)"]
-
-
 def test_waste_is_below_a_part_of_the_request_for_long_enough(tmp_path: Path) -> None:
     actors = [
         # 2 of 3 hours below 30 % of its memory, and always above of its compute.

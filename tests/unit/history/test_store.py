@@ -13,7 +13,8 @@ import pytest
 
 from gpushare.history.intervals import intervals
 from gpushare.history.reader import Bucket, ContainerSubject, HistoryReader
-from gpushare.history.store import HistoryStore
+from gpushare.history.store import MOST_BYTES, HistoryStore, most_bytes_of
+from gpushare.history.tables import FILE
 from gpushare.metrics_schema import Metrics
 from tests.unit.exporter import made
 
@@ -238,3 +239,35 @@ def test_an_end_that_arrives_late_or_says_less_takes_nothing_away(folder: Path) 
     store.write(T0 + 90, metrics(container(gpu_seconds=5.0)))
     with HistoryReader(folder) as reader:
         assert reader.total(only(reader), "gpu_seconds", T0, T0 + 100) == 5.0
+
+
+def test_the_limit_grows_with_the_days() -> None:
+    assert most_bytes_of(7) == MOST_BYTES == 200_000_000
+    assert most_bytes_of(90) == 200_000_000 * 90 // 7
+
+
+@pytest.mark.thorough
+def test_what_would_be_larger_loses_its_oldest_part_and_says_so(folder: Path) -> None:
+    chance, most, number = random.Random(3), 3_000_000, 0  # 2 MiB of it for the log
+    store = HistoryStore(folder, most_bytes=most)
+
+    def write() -> None:
+        busy = [
+            container(f"{one:016x}", used_bytes=chance.randrange(1 << 36), gpu_seconds=number / 2)
+            for one in range(10)
+        ]
+        card = made.card(used_bytes=chance.randrange(1 << 36))
+        store.write(T0 + 10 * number, metrics(*busy, cards=[card]))
+
+    while not store.notice:
+        write()
+        number += 1
+    write()
+    assert "than metrics_history.max_size" in store.notice
+    assert "of 7 days" in store.notice
+    store.close()
+    assert (folder / FILE).stat().st_size < most
+    with HistoryReader(folder) as reader:
+        [card] = reader.cards(0, 2 * T0)
+        steps = reader.series(card, "used_bytes", 0, 2 * T0)
+        assert T0 < steps[0].start < steps[-1].start + steps[-1].seconds == T0 + 10 * number
