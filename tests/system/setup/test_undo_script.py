@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,14 +15,13 @@ import tomlkit
 import yaml
 from tomlkit.exceptions import ParseError
 
-from gpushare import install
-from gpushare.engines import config_files, find
+from gpushare.engines import find
 from gpushare.engines.config_files import ConfigLocation
-from gpushare.setup import UNDO, InstallRecord, RecordError, plan
+from gpushare.setup import UNDO, InstallRecord, plan
 from gpushare.setup.plan import EXPORTER, NODE, OptionalUnit
 from tests.unit.engines import machine as engines
 from tests.unit.setup.machine import write
-from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
+from tests.unit.setup.test_install import snapshot
 from tests.unit.setup.test_setup import setup
 
 pytestmark = pytest.mark.gate
@@ -289,103 +286,6 @@ def test_the_program_of_an_image_is_not_executed(machine: Path) -> None:
     program.write_text(theirs)
     assert setup(machine, "--undo").exit_code == 0
     assert snapshot(machine) == before
-
-
-def test_a_record_is_read_as_it_was_written(machine: Path) -> None:
-    setup(machine, "--kubernetes", "plugin", "--runtime", "docker", "--low-level", "runc")
-    made = InstallRecord.read(machine)
-    assert made.low_level == "runc"
-    assert made.node is not None
-    assert made.node[0].endswith("bin/gpushare-node")
-    before = (machine / UNDO.relative_to("/")).read_text()
-    made.save()
-    assert (machine / UNDO.relative_to("/")).read_text() == before
-    for path in ("/opt/a\nb", "/opt/../etc"):
-        with pytest.raises(RecordError, match="cannot be recorded"):
-            InstallRecord.read(machine).link(Path(path), Path("/opt"))
-
-
-def functions(record: str, body: str) -> str:
-    """Return the script with `body` in place of its last lines."""
-    text = (Path(plan.__file__).parent / "script/undo.sh").read_text()
-    return text.rpartition('main "$@"')[0] + body + "\nexit\n" + record
-
-
-@pytest.mark.parametrize(("status", "said"), [(0, ""), (1, "--remove again"), (None, "kubectl")])
-def test_the_cluster_forgets_the_node(tmp_path: Path, status: int | None, said: str) -> None:
-    program, calls, kubeconfig = (
-        tmp_path / name for name in ("gpushare-node", "calls", "kubeconfig")
-    )
-    if status is not None:
-        program.write_text(f'#!/bin/sh\necho "$@" >{calls}\nexit {status}\n')
-        program.chmod(0o755)
-    script = tmp_path / "script"
-    script.write_text(functions(f"#=\tnode\t{program}\t{kubeconfig}\n", "each node leave_cluster"))
-    assert subprocess.check_output(["sh", script], text=True) == ""
-    kubeconfig.touch()
-    text = subprocess.check_output(["sh", script], text=True)
-    assert "labels and ResourceSlices" in text
-    assert said in text
-    assert calls.exists() == (status is not None)
-    if status is not None:
-        assert calls.read_text() == "--remove\n"
-
-
-def test_a_process_with_a_tenant_s_pages_is_found(tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text(
-        functions(
-            "",
-            "mkdir -p /opt/gpushare/tenant; mount -t tmpfs none "
-            "/opt/gpushare/tenant; sleep 60 & child=$!; refuse_while_used",
-        )
-    )
-    if os.geteuid() != 0:
-        pytest.skip("needs root, for namespaces")
-    done = subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-            "sh",
-            "-c",
-            f"mount -t tmpfs none /opt && exec sh {script}",
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 3, done.stderr
-    assert "process " in done.stderr
-    assert "nothing was changed. Stop them first" in done.stderr
-
-
-def test_an_interrupted_setup_can_be_undone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = snapshot(machine)
-    with monkeypatch.context() as broken:
-        broken.setattr(config_files.FileChange, "apply", None)
-        assert setup(machine).exit_code == 1
-    assert snapshot(machine) != before
-    setup(machine, "--undo")
-    assert snapshot(machine) == before
-
-
-def test_many_that_install_at_once_all_have_it(tmp_path: Path) -> None:
-    source = make_source(tmp_path)
-
-    def made(_: int) -> install.Installation:
-        one = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
-        return install.activate(one)
-
-    with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(made, range(16)))
-    assert len(found) == 1
-    names = sorted(path.name for path in (tmp_path / "to").iterdir())
-    assert len(names) == 2
-    assert names[1] == install.CURRENT
 
 
 @pytest.mark.parametrize(("unit", "exposure"), [(EXPORTER, 20), (NODE, 30)])

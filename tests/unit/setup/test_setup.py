@@ -13,9 +13,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gpushare.cli import gpushare
-from gpushare.engines import config_files, find
 from gpushare.setup import InstallRecord, SetupError, low_level_runtime, plan
-from gpushare.setup.plan import EXPORTER, NODE, OptionalUnit
+from gpushare.setup.plan import EXPORTER, NODE
 
 from .machine import UNITS, VERSION, write
 from .test_install import snapshot
@@ -73,10 +72,6 @@ def test_a_second_run_does_nothing_twice(machine: Path) -> None:
     result = setup(machine)
     assert snapshot(machine) == before
     assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "next:", "then:"}
-
-
-def test_undo_of_nothing_says_so(machine: Path) -> None:
-    assert setup(machine, "--undo").output == "gpushare is not set up on this machine\n"
 
 
 def test_an_upgrade_of_the_driver_is_followed(machine: Path) -> None:
@@ -197,38 +192,6 @@ def test_the_unit_stops_the_daemon_and_not_the_scheduler_of_tenants_that_run() -
     assert "CAP_SYS_NICE" in kept
 
 
-def test_a_drop_in_goes_with_the_registration(machine: Path) -> None:
-    write(machine / "usr/lib/systemd/system/docker.service", "[Service]\nExecStart=dockerd\n")
-    before = snapshot(machine)
-    docker = find("docker")
-    launcher = Path("/opt/with space/gpushare-runtime")
-    for change in config_files.configure(docker.locate(machine, None), launcher, default=False):
-        change.apply()
-    place = docker.locate(machine, None)
-    assert [config_files.registered_launcher(file) for file in place.files] == [launcher, launcher]
-    assert not any(c.needed for c in config_files.configure(place, launcher, default=False))
-    for change in config_files.unconfigure(place):
-        change.apply()
-    (machine / "etc/systemd/system").rmdir()
-    (machine / "etc/systemd").rmdir()
-    assert snapshot(machine) == before
-
-
-def test_the_unit_hides_no_file_that_setup_keeps() -> None:
-    """Doctor reads the CDI spec as any user, and systemd sets the folder's mode at each start."""
-    unit = (Path(__file__).resolve().parents[3] / "packaging/systemd/gpushared.service").read_text()
-    assert plan.CDI.is_relative_to("/var/lib/gpushare")
-    assert "StateDirectory=gpushare\n" in unit
-    assert "StateDirectoryMode=0755\n" in unit
-
-
-def test_a_machine_that_is_not_set_up_stays_as_it_is(machine: Path) -> None:
-    before = snapshot(machine)
-    result = setup(machine, "--again")
-    assert (result.exit_code, result.output) == (0, "gpushare is not set up on this machine\n")
-    assert snapshot(machine) == before
-
-
 def test_the_engines_and_units_of_earlier_setups_get_the_new_version(
     machine: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -298,26 +261,6 @@ def test_an_exporter_that_its_user_cannot_read_is_refused(
     monkeypatch.setattr(sys, "prefix", prefix)
     with pytest.raises(SetupError, match="/opt/gpushare"):
         list(EXPORTER.plan(InstallRecord(Path("/"))))
-
-
-def settings(unit: OptionalUnit) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in unit.text().splitlines() if "=" in line[1:])
-
-
-def test_the_exporter_may_speak_to_two_kinds_of_socket_and_do_nothing_else() -> None:
-    said = settings(EXPORTER)
-    assert said["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6"
-    assert said["CapabilityBoundingSet"] == ""
-    assert said["DynamicUser"] == "yes"
-
-
-def test_gpushare_node_is_root_without_capabilities() -> None:
-    """It owns the kubelet's folders and is root to gpushared, and needs no more than that."""
-    said = settings(NODE)
-    assert said["CapabilityBoundingSet"] == ""
-    assert said["ProtectSystem"] == "strict"
-    assert said["ReadWritePaths"] == "-/var/lib/kubelet"
-    assert "User" not in said
 
 
 def program(root: Path, path: str) -> Path:
