@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for the Kubernetes API server: what gpushare-node relies on of one, over HTTP or TLS.
 
-It keeps objects with a uid and a resourceVersion, refuses a stale one, watches with bookmarks and
-410, selects by field and label, passes requests on to pods, merges patches, and fails, delays or
-drops fields as a test tells it. It validates nothing else: tests check what it keeps against the
-published schemas.
+It keeps objects with a uid and a resourceVersion, refuses a stale one, watches, ends a watch that
+is too old with 410, selects by field and label, passes requests on to pods, merges patches, and
+fails, delays or drops fields as a test tells it. It validates nothing else: tests check what it
+keeps against the published schemas.
 """
 
 from __future__ import annotations
@@ -57,11 +57,9 @@ class StandInApiServer:
     token: str = ""  # required of every request; empty: none
     fault: Fault = lambda _method, _path: None
     drop_fields: Callable[[Body], None] = lambda _body: None  # of what is written
-    bookmark_seconds: float = 60.0
     requests: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     objects: dict[str, Body] = field(default_factory=dict)
-    bookmarks: int = 0  # sent so far
     version: int = 100
     oldest: int = 0  # versions before it are no longer watchable
     port: int = 0
@@ -189,18 +187,11 @@ class StandInApiServer:
                     events.put(one)
             self._watchers[id(events)] = path, events
         try:
-            bookmark = time.monotonic() + self.bookmark_seconds
             while time.monotonic() < until:
                 try:
                     found = events.get(timeout=0.05)
                 except queue.Empty:
-                    if time.monotonic() >= bookmark and query.get("allowWatchBookmarks"):
-                        bookmark = time.monotonic() + self.bookmark_seconds
-                        kept = {"metadata": {"resourceVersion": str(self.version)}}
-                        yield {"type": "BOOKMARK", "object": kept}
-                        self.bookmarks += 1
-                    else:
-                        yield None
+                    yield None
                     continue
                 if found is None:
                     return

@@ -29,28 +29,15 @@ class Kubectl:
     def __init__(self, folder: Path, cluster: StandInApiServer, **user: Any) -> None:
         self.folder = folder
         self.config = folder / "kubeconfig"
-        self.write_config(cluster, **user)
         self.programs = Path(sys.executable).parent  # of kubectl-gpushare
-
-    def write_config(self, cluster: StandInApiServer, namespace: str = "team", **user: Any) -> None:
-        """Write a kubeconfig with two contexts, of which `other` leads nowhere."""
-        of_cluster: Body = {"server": cluster.url}
-        if cluster.certificate is not None:
-            of_cluster["certificate-authority"] = str(cluster.certificate)
-        context = {"cluster": "c", "user": "u", "namespace": namespace}
+        context = {"cluster": "c", "user": "u", "namespace": "team"}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "here",
-            "clusters": [
-                {"name": "c", "cluster": of_cluster},
-                {"name": "d", "cluster": {"server": "http://127.0.0.1:1"}},
-            ],
+            "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
             "users": [{"name": "u", "user": user}],
-            "contexts": [
-                {"name": "here", "context": context},
-                {"name": "other", "context": {"cluster": "d", "user": "u"}},
-            ],
+            "contexts": [{"name": "here", "context": context}],
         }
         self.config.write_text(json.dumps(document))
 

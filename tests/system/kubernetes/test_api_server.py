@@ -25,7 +25,6 @@ from gpushare.kubernetes.api.server import (
     WatchedObjects,
     path_of,
 )
-from tests.descriptors import open_count
 from tests.stack.api_server import Body, Refused, StandInApiServer
 from tests.system.waiting import wait_until
 from tests.unit.kubernetes.test_credentials import written
@@ -116,16 +115,6 @@ def test_a_long_list_is_read_in_pages(api: ApiServer, cluster: StandInApiServer)
     assert len(cluster.requests) == 3
 
 
-def test_a_list_that_expires_between_two_pages_begins_again(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    for number in range(600):
-        cluster.objects[f"{NODES}/n{number}"] = {"metadata": {"name": f"n{number}"}}
-    answers = [None, 410]
-    cluster.fault = lambda *_: answers.pop(0) if answers else None
-    assert len(api.all_of(NODES)[0]) == 600
-
-
 def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
     tmp_path: Path, certificate: Path
 ) -> None:
@@ -145,21 +134,6 @@ def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
             asked({"server": server.url})
         with pytest.raises(ApiUnreachable, match="not valid for 'elsewhere'"):
             asked({**trusted, "tls-server-name": "elsewhere"})
-
-
-def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
-    tmp_path: Path, certificate: Path
-) -> None:
-    head, key = certificate.read_text().split("-----BEGIN PRIVATE KEY-----")
-    user = {
-        "client-certificate-data": base64.b64encode(head.encode()).decode(),
-        "client-key-data": base64.b64encode(f"-----BEGIN PRIVATE KEY-----{key}".encode()).decode(),
-    }
-    found = read_kubeconfig(written(tmp_path, {}, user))
-    before = open_count()
-    assert found.context() is not None
-    assert open_count() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig"]
 
 
 def names(watched: WatchedObjects) -> set[str]:
@@ -209,19 +183,6 @@ def test_after_410_the_list_is_read_again(
         cluster.end_watches(expired=in_stream)
     cluster.put(f"{NODES}/c", {})
     wait_until(lambda: names(watched) == {"c"})
-
-
-def test_a_bookmark_moves_a_quiet_watch_on(api: ApiServer, cluster: StandInApiServer) -> None:
-    cluster.bookmark_seconds = 0.1
-    watched = WatchedObjects(api, NODES)
-    watched.start()
-    wait_until(lambda: cluster.watchers == 1)
-    cluster.put("/api/v1/pods/p", {})  # moves the version, and is not ours
-    before, version = cluster.bookmarks, cluster.version
-    wait_until(lambda: cluster.bookmarks > before + 1)
-    cluster.end_watches()
-    wait_until(lambda: any(f"resourceVersion={version}&" in one for one in cluster.requests))
-    watched.close()
 
 
 def test_failures_are_survived_and_told_once(

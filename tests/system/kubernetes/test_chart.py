@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import re
@@ -15,21 +14,13 @@ from typing import Any
 
 import pytest
 import yaml
-from packages import chart, validating_policy
+from packages import chart
 from packages.workspace import Workspace
 
 from gpushare import settings
-from gpushare.kubernetes.api.events import EventRecorder, KubernetesEvent, PodContainer
-from gpushare.kubernetes.api.labels import NODES, NodeLabels
-from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
-from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.protocol.kubernetes import MODES
 from tests.admission import mutate, violations
-from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
-from tests.system.kubernetes.test_role import verb_and_resource
-from tests.system.waiting import wait_until
-from tests.unit.kubernetes.made import card, node
 from tools.check.command import ROOT
 
 from . import schemas
@@ -186,40 +177,6 @@ def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
     assert place in refused.stderr
 
 
-@pytest.mark.parametrize("mode", ["annotations", "plugin"])
-def test_without_claims_the_role_grants_what_is_used_and_no_more(
-    mode: str, api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put("/api/v1/nodes/n", {})
-    SlicePublisher(api, "n").write(node(card(0)))  # in another mode
-    cluster.requests.clear()
-    labels = NodeLabels(api, "n")
-    labels.verify()
-    labels.write(node())
-    labels.remove()
-    own = {"fieldSelector": "metadata.name=n"}
-    with contextlib.closing(WatchedObjects(api, NODES, own)) as watched:
-        watched.start()
-        wait_until(lambda: cluster.watchers == 1)
-    SlicePublisher(api, "n").remove()
-    now = [0.0]
-    recorder = EventRecorder(api, "n", lambda: now[0])
-    for _ in range(2):
-        about = PodContainer("team-a", "p", "u", "c")
-        recorder.record(KubernetesEvent(about, "GpuFrozen", "Warning", "m", 0.0, "1"))
-    now[0] = 1000.0
-    recorder.flush()
-    (role,) = of("ClusterRole", rendered({"mode": mode}))
-    granted = {
-        (verb, f"{group}/{resource}")
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert granted == {verb_and_resource(one) for one in cluster.requests}
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_only_containers_that_change_the_node_are_privileged(mode: str) -> None:
     containers: dict[str, Any] = {}
@@ -237,28 +194,6 @@ def test_only_containers_that_change_the_node_are_privileged(mode: str) -> None:
             assert context["readOnlyRootFilesystem"]
             assert not context["allowPrivilegeEscalation"]
             assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-
-
-@pytest.mark.parametrize(
-    ("mode", "root", "folders"),
-    [
-        ("annotations", "/data/kubelet", []),
-        ("plugin", "/var/lib/kubelet", ["device-plugins"]),
-        ("dra", "/data/kubelet", ["plugins", "plugins_registry"]),
-    ],
-)
-def test_gpushare_node_sees_the_folders_of_its_mode_at_their_own_paths(
-    mode: str, root: str, folders: list[str]
-) -> None:
-    spec = pod({"mode": mode, "kubeletDir": "/data/kubelet"})
-    (container,) = spec["containers"]
-    assert container["args"] == ["gpushare-node", f"--kubelet-dir={root}"]
-    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
-    assert mounted == paths
-    wanted = {"/run/gpushare", *(f"{root}/{name}" for name in folders)}
-    assert set(paths.values()) == wanted
-    assert {one["name"] for one in container["env"]} == {"NODE_NAME", "POD_UID"}
 
 
 def test_the_configuration_is_one_that_the_node_accepts_and_knows_by_its_first_line() -> None:
@@ -288,21 +223,6 @@ def test_the_package_has_the_version_and_the_same_bytes_each_time(tmp_path: Path
     (found,) = of("DaemonSet", objects)
     (container,) = found["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"localhost/gpushare:{workspace.version}"
-
-
-@pytest.mark.parametrize("strictness", validating_policy.STRICTNESS)
-def test_the_policy_of_wrong_requests_is_that_of_the_tables(
-    strictness: validating_policy.Strictness,
-) -> None:
-    values = {"admission": {"validate": strictness, "validationActions": ["Warn", "Audit"]}}
-    objects = rendered(values, schemas.VERSIONS[0])
-    made = validating_policy.policy(strictness, NAMESPACE)
-    assert of("ValidatingAdmissionPolicy", objects) == [made]
-    (binding,) = of("ValidatingAdmissionPolicyBinding", objects)
-    assert binding["spec"] == {
-        "policyName": validating_policy.NAME,
-        "validationActions": ["Warn", "Audit"],
-    }
 
 
 EVERYTHING: dict[str, Any] = {

@@ -5,21 +5,14 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cloudcoil.models.prometheus_operator import v1 as operator
-from packages import chart
-from packages.workspace import Workspace
 
-from gpushare.cli.metrics import RULES
-from gpushare.cli.metrics import read as exported
 from gpushare.exporter import http_server
 from gpushare.listen_address import parse_address
-from tools.check.command import ROOT
 
 from . import schemas
 from .test_chart import of, rendered, whole_chart
@@ -122,17 +115,3 @@ def test_grafana_gets_every_dashboard_byte_for_byte(tmp_path: Path) -> None:
     assert {name: text.rstrip("\n") for name, text in found["data"].items()} == {
         path.name: path.read_text().rstrip("\n") for path in folder.glob("*.json")
     }
-
-
-def test_the_package_has_the_rules_and_dashboards_and_no_other_configuration(
-    tmp_path: Path,
-) -> None:
-    workspace = Workspace.of(ROOT, tmp_path)
-    workspace.dist.mkdir(parents=True)
-    (artifact,) = chart.make(workspace)
-    (packed,) = of("PrometheusRule", rendered({"metrics": ALL}, source=artifact.path))
-    assert packed["spec"] == yaml.safe_load(exported(RULES))
-    with tarfile.open(artifact.path) as archive:
-        names = {name for name in archive.getnames() if "/configs/" in name}
-    wanted = {path.name for path in (ROOT / "configs/grafana").glob("*.json")}
-    assert {Path(name).name for name in names} == wanted | {"gpushare.rules.yaml"}

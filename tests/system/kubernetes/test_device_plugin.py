@@ -139,15 +139,6 @@ def test_parts_of_several_cards_are_refused_with_the_reason(
         kubelet.admit(RESOURCE, 4)
 
 
-def test_what_gpushared_refuses_is_said_to_the_kubelet(
-    plugin: DevicePlugin, kubelet: StandInKubelet, source: Allocations
-) -> None:
-    registered(plugin, kubelet)
-    source.refusal = "card 0 is cordoned: repair"
-    with pytest.raises(PluginError, match="card 0 is cordoned: repair"):
-        kubelet.admit(RESOURCE, 1)
-
-
 def test_a_kubelet_that_restarts_is_registered_with_again(
     plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
@@ -159,17 +150,6 @@ def test_a_kubelet_that_restarts_is_registered_with_again(
     assert kubelet.capacity(RESOURCE) == 8
     with pytest.raises(PluginError, match="Insufficient"):
         kubelet.admit(RESOURCE, 6)
-
-
-def test_a_kubelet_that_is_away_is_waited_for(
-    plugin: DevicePlugin, folder: Path, kubelet: StandInKubelet
-) -> None:
-    kubelet.stop()
-    for _ in range(3):
-        plugin.step()
-    assert [path.name for path in (folder / "device-plugins").iterdir()] == []
-    kubelet.start()
-    registered(plugin, kubelet)
 
 
 def test_a_refused_registration_is_tried_again_and_said_once(

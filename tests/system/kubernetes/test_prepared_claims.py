@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -108,17 +106,6 @@ def test_a_prepared_claim_is_reported_as_ready_and_as_lost_with_its_card(
     followed.claims.update_health({"card-5f3c": "unhealthy: XID 79"})
     followed.claims.close()
     assert ready(cluster) == [("True", "reserved on the node")]
-
-
-def test_a_status_that_cannot_be_written_delays_nothing(
-    followed: Followed, cluster: StandInApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    cluster.put(PATH, body())
-    cluster.fault = lambda method, _path: 422 if method == "PUT" else None
-    followed.claims.follow(claim_of(cluster.objects[PATH]))
-    wait_until(lambda: "claim team-a/train: PUT" in said.getvalue())
-    assert not ready(cluster)
 
 
 def test_a_refused_claim_stays_refused_when_cards_are_well_again(
