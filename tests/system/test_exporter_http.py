@@ -103,13 +103,6 @@ def test_nothing_but_reading_is_allowed(address: Address, method: str) -> None:
     assert status(address, sent) == 405
 
 
-def test_the_format_is_the_requested_one(address: Address) -> None:
-    accept = "application/openmetrics-text; version=1.0.0; charset=utf-8,text/plain;q=0.5"
-    answer = call(address, "GET", "/metrics", Accept=accept)
-    assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert answer.read().endswith(b"# EOF\n")
-
-
 @pytest.mark.parametrize(
     ("sent", "code"),
     [

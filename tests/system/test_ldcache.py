@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
@@ -134,39 +133,12 @@ def _chroot() -> list[str]:
     return command
 
 
-def test_libraries_behind_the_older_format_are_read(image: Path) -> None:
-    new = image.read_bytes()
-    old = b"ld.so-1.7.0\0" + struct.pack("<I", 1) + struct.pack("<iII", 3, 0, 0)
-    combined = old.ljust((len(old) + 7) & ~7, b"\0")
-    shift = len(combined)
-    # The extension is found by its offset in the file, which moves by what stands before it.
-    header = bytearray(new[:48])
-    (extension,) = struct.unpack_from("<I", header, 32)
-    if extension:
-        body = bytearray(new)
-        struct.pack_into("<I", body, 32, extension + shift)
-        (count,) = struct.unpack_from("<I", body, extension + 4)
-        for index in range(count):
-            at = extension + 8 + index * 16 + 8
-            (offset,) = struct.unpack_from("<I", body, at)
-            struct.pack_into("<I", body, at, offset + shift)
-        new_body = bytes(body)
-    else:
-        new_body = new
-    assert ldcache.parse(combined + new_body).entries == ldcache.parse(new).entries
-
-
 def test_a_machine_with_another_processor_keeps_its_libraries() -> None:
     other = LdCacheEntry(b"libcuda.so.1", b"/lib32/libcuda.so.1", 0x0003)
     hwcaps = LdCacheEntry(b"libcuda.so.1", b"/hwcaps/libcuda.so.1", FLAGS, hwcaps=b"x86-64-v3")
     cache = LoaderCache((hwcaps, other)).with_first(OURS[:1], FLAGS)
     ours = LdCacheEntry(b"libcuda.so.1", b"/opt/x/libcuda.so.1", FLAGS)
     assert cache.entries == (ours, other)
-
-
-def test_existing_entries_keep_every_byte(image: Path) -> None:
-    once = ldcache.merge(image.read_bytes(), OURS, FLAGS)
-    assert ldcache.merge(once, OURS, FLAGS) is once
 
 
 @pytest.mark.parametrize(

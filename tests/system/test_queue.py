@@ -62,10 +62,6 @@ def is_up(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "up\n"
 
 
-def is_waiting(queue: Client, name: str) -> bool:
-    return bool(waiting(queue, name))
-
-
 def has_its_ticket(process: subprocess.Popen[str]) -> bool:
     """Whether `gpushare run --wait` says that it waits: from then on it outlives gpushared."""
     assert process.stderr is not None
@@ -106,23 +102,6 @@ def test_a_client_that_ends_leaves_no_ticket_and_starts_nothing(
             output, errors = second.communicate(timeout=LIMIT_SECONDS)
         assert (second.returncode, output) == (status, ""), errors
         wait_until(lambda: not queue.queue())
-
-
-def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
-    stack: Stack, queue: Client
-) -> None:
-    with full(stack):
-        with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: is_waiting(queue, "second"))
-            ticket = waiting(queue, "second")[0]["ticket"]
-            assert stack.gpushare("queue", "cancel", ticket).stdout == "second: cancelled\n"
-            _, errors = second.communicate(timeout=LIMIT_SECONDS)
-        assert second.returncode == 125
-        assert f"ticket {ticket}: it was cancelled (gpushare queue cancel)" in errors
-        with holder(stack, "--wait=1s") as third:
-            _, errors = third.communicate(timeout=LIMIT_SECONDS)
-        assert third.returncode == 124, errors
-        assert "no room was found in time. Nothing was started." in errors
 
 
 @pytest.mark.gate

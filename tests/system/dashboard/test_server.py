@@ -6,13 +6,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
-import signal
 import socket
 import ssl
 import stat
-import subprocess
-import sys
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -21,10 +17,7 @@ import pytest
 
 from gpushare.client import Client
 from gpushare.dashboard import DEFAULT
-from gpushare.dashboard.server import STATIC
 from gpushare.errors import UserError
-from gpushare.history.reader import HistoryReader
-from gpushare.history.reports import REPORTS, ReportSource, make_report
 from gpushare.listen_address import Address, parse_address
 from tests.stack.certificate import write_certificate
 from tests.system.dashboard.conftest import GIB, KEY
@@ -177,33 +170,6 @@ def test_mutual_tls_takes_the_place_of_the_token(
         assert len(ask()["tenants"]) == 2
 
 
-PROGRAM = str(Path(sys.executable).parent / "gpushare")
-
-
-@pytest.mark.parametrize("words", [["--json"], []])
-def test_it_prints_its_address_and_ends_with_status_0(
-    daemon: AnsweringDaemon, tmp_path: Path, words: list[str]
-) -> None:
-    daemon.answers["status"] = [{"ok": True, "config": ""}]
-    path = tmp_path / "dashboard.sock"
-    argv = [PROGRAM, "--socket", str(daemon.path), "dashboard", "--listen", f"unix:{path}", *words]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        shown = ""
-        while "unix:" not in shown or (words and "}" not in shown):
-            line = running.stdout.readline()
-            assert line, "it has ended"
-            shown += line
-        running.send_signal(signal.SIGTERM)
-        assert running.wait() == 0
-    assert (json.loads(shown)["address"] if words else shown.strip()) == f"unix:{path}"
-    assert not path.exists()
-
-
-#: What a browser loads for a page: all files but the licence.
-MOST_BYTES = 500_000
-
-
 def query(what: str, /, **parameters: Any) -> str:
     return f"/api/{what}?{urllib.parse.urlencode(parameters, doseq=True)}"
 
@@ -266,26 +232,6 @@ def test_a_wrong_request_is_refused(site: ServedDashboard, parameters: Any, text
     assert text in json.loads(body)["error"]
 
 
-def test_a_report_is_that_of_the_command_line(site: ServedDashboard, end: float) -> None:
-    names = [one["name"] for one in site.json("/api/reports")["reports"]]
-    assert names == list(REPORTS)
-    asked = {"name": "usage", "since": end - 3600, "until": end}
-    found = site.json(query("report", **asked))
-    [row] = found["rows"]
-    assert row[0] == "train"
-    assert len(row) == len(found["headings"])
-    status, headers, body = site.ask(query("report", format="json", **asked))
-    assert (status, headers["Content-Disposition"]) == (
-        200,
-        'attachment; filename="gpushare-usage.json"',
-    )
-    [made] = json.loads(body)["rows"]
-    with HistoryReader(site.options.history) as reader:
-        source = ReportSource(reader, end - 3600, end, lambda _: [])
-        [wanted] = make_report("usage", source).document["rows"]
-    assert made == wanted
-
-
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_can_be_changed(site: ServedDashboard, method: str) -> None:
     for path in ("/api/now", "/", "/main.js"):
@@ -297,18 +243,3 @@ def test_nothing_can_be_changed(site: ServedDashboard, method: str) -> None:
 )
 def test_only_the_files_of_the_pages_are_served(site: ServedDashboard, path: str) -> None:
     assert site.ask(path)[0] == 404
-
-
-def test_a_page_is_small_and_loads_nothing_from_elsewhere(site: ServedDashboard) -> None:
-    total = 0
-    for file in STATIC.rglob("*"):
-        if file.is_dir() or file.name == "LICENSE":
-            continue
-        accept = {"Accept-Encoding": "gzip"}
-        status, _, body = site.ask(f"/{file.relative_to(STATIC)}", accept)
-        assert status == 200
-        total += len(body)
-        if file.parent == STATIC:
-            text = file.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
-            assert not re.search(r"https?:|url\(|@import|import\(|innerHTML", text), file
-    assert 20_000 < total <= MOST_BYTES
