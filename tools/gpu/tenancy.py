@@ -22,6 +22,7 @@ from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.host import mounts
 from gpushare.host.driver import CUDA, NVML
 from gpushare.protocol import MountRow
+from tests.c.interposer.tenant import receive
 
 from .driver import DriverPaths
 from .process import child, environment, run
@@ -100,11 +101,9 @@ class Tenancy:
 
     def _listen(self, connection: socket.socket) -> None:
         with connection:
-            while packet := connection.recv(abi.MESSAGE_BYTES):
-                kind, _, _, size = abi.MESSAGE_HEADER.unpack_from(packet)
-                if kind == abi.MESSAGE_LOG:
-                    text = packet[abi.MESSAGE_TEXT : abi.MESSAGE_TEXT + size]
-                    self.messages.append(text.decode(errors="replace"))
+            while message := receive(connection):
+                if message.type == abi.MESSAGE_LOG:
+                    self.messages.append(message.text)
 
 
 def _row(source: Path, destination: Path, *, read_only: bool = True) -> MountRow:

@@ -5,8 +5,6 @@ import ctypes
 import functools
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,20 +25,9 @@ OPEN, METERED, WINDOW, CLOSED = range(4)
 FOREVER = (1 << 64) - 1
 
 
-@dataclass(frozen=True)
-class ShareStruct:
-    """As struct share."""
+class ShareStruct(ctypes.Structure):
+    """struct share."""
 
-    permille: int = 1000
-    capped: bool = False
-    online: bool = False
-    priority: int = 0
-    gang: int = 0
-    measured: bool = False
-    correction_permille: int = 0
-
-
-class CShare(ctypes.Structure):
     _fields_ = [
         ("permille", ctypes.c_uint32),
         ("capped", ctypes.c_bool),
@@ -87,14 +74,6 @@ class GangPlace(ctypes.Structure):
     _fields_ = [("card", ctypes.c_void_p), ("tenant", ctypes.c_int)]
 
 
-def sources() -> Iterator[Path]:
-    """The pure part of the scheduler, by itself."""
-    for name in SOURCES:
-        path = ROOT / "scheduler" / f"{name}.c"
-        if path.exists():
-            yield path
-
-
 @functools.cache
 def library() -> ctypes.CDLL:
     """Built with the repository's warnings; arithmetic that is undefined ends the process."""
@@ -103,10 +82,19 @@ def library() -> ctypes.CDLL:
         include = ROOT / "libhook" / "include"
         checks = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
         options = ("-std=c11", *WARNINGS, *checks, "-O2", "-fPIC", "-shared", f"-I{include}")
-        subprocess.run(["gcc", *options, *map(str, sources()), "-o", str(built)], check=True)
+        subprocess.run(
+            [
+                "gcc",
+                *options,
+                *(str(ROOT / "scheduler" / f"{name}.c") for name in SOURCES),
+                "-o",
+                str(built),
+            ],
+            check=True,
+        )
         loaded = ctypes.CDLL(str(built))
     card, number, ns = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
-    share, seen = ctypes.POINTER(CShare), ctypes.POINTER(SeenStruct)
+    share, seen = ctypes.POINTER(ShareStruct), ctypes.POINTER(SeenStruct)
     for name, result, arguments in (
         ("new", card, [ctypes.c_uint32]),
         ("free", None, [card]),
@@ -125,18 +113,6 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _c(share: ShareStruct) -> CShare:
-    return CShare(
-        share.permille,
-        share.capped,
-        share.online,
-        share.priority,
-        share.gang,
-        share.measured,
-        share.correction_permille,
-    )
-
-
 class CardPolicy:
     """One struct card."""
 
@@ -150,10 +126,10 @@ class CardPolicy:
 
     def add(self, share: ShareStruct, now: int) -> int:
         """The tenant's number; -1 where there is no room."""
-        return int(self._library.card_add(self._card, _c(share), now))
+        return int(self._library.card_add(self._card, share, now))
 
     def change(self, number: int, share: ShareStruct, now: int) -> None:
-        self._library.card_change(self._card, number, _c(share), now)
+        self._library.card_change(self._card, number, share, now)
 
     def remove(self, number: int, now: int) -> None:
         self._library.card_remove(self._card, number, now)
