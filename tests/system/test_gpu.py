@@ -14,7 +14,16 @@ from tools.gpu.__main__ import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What measures times for many seconds, or takes more of the host than a machine of the tests has.
-LEFT_OUT = {"slices", "throughput", "handover", "latency", "shares", "training", "checkpoint"}
+LEFT_OUT = {
+    "slices",
+    "throughput",
+    "handover",
+    "latency",
+    "waits",
+    "shares",
+    "training",
+    "checkpoint",
+}
 #: What a machine of the tests need not have, or a driver in a folder has not.
 MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch"}
 
