@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare.host.driver import CUDA, NVML
+from gpushare.host.driver import CUDA
 from gpushare.quota.size import format_size
-from libhook.table import elf
 
 from . import built, overhead
 from .driver import DriverPaths
@@ -36,7 +35,6 @@ def tenancy(driver: DriverPaths) -> Tenancy:
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     filters = built.libraries()
-    yield from _libraries(filters)
     with tenancy(driver) as tenant:
         told = tenant.grant.context_bytes(0)
         yield ReportRow(
@@ -55,16 +53,6 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
             yield ReportRow.claim("a kernel runs", not ran["code"], ran)
             yield ReportRow("allocations refused", tenant.denied)
         yield ReportRow("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
-
-
-def _libraries(filters: Path) -> Iterator[ReportRow]:
-    for name in (CUDA, NVML):
-        file = filters / name
-        if not file.is_file():
-            yield ReportRow(f"the filter {name}", missing=f"{file} is not built")
-            continue
-        library = elf.read(file)
-        yield ReportRow(f"the filter {name}", len(library.exported), "symbols", f"of {file.parent}")
 
 
 def _loaded(tenant: Tenancy, filters: Path) -> Iterator[ReportRow]:

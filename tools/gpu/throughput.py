@@ -19,8 +19,6 @@ from .slices import workers
 KERNELS_NS = (100_000, 2_000_000)
 SECONDS = 1.5
 CONTEXTS = (2, 3, 4)
-BATCH, BATCHES = 200, 50
-ASKED_NS = 50_000_000  # of a kernel that is to last longer than a batch of questions
 WAITS = 300
 TURN_KERNEL_NS = 200_000
 KERNELS = 25  # of a turn: 5 ms
@@ -80,12 +78,6 @@ def _together(made: Sequence[Child], load: str) -> list[float]:
 def latency(driver: DriverPaths) -> Iterator[ReportRow]:
     """The costs that metering by events has."""
     with workers(driver, 1) as (worker,):
-        seen = worker.ask(f"record {BATCH} {BATCHES}")
-        note = f"from Python, where an empty driver call takes {seen['empty_ns']:.0f} ns"
-        yield ReportRow("cuEventRecord", seen["record_ns"], "ns", note)
-        asked = worker.ask(f"query {_load(worker, ASKED_NS)} {BATCH} {BATCHES}")
-        yield ReportRow("cuEventQuery of an event that is done", asked["done_ns"], "ns")
-        yield ReportRow("cuEventQuery of an event that is not", asked["pending_ns"], "ns")
         seen = worker.ask(f"drain {_load(worker, KERNELS_NS[0])} {WAITS}")
         yield ReportRow(
             "drain: a kernel waited for before the next, over one queued",

@@ -11,7 +11,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tools.gpu.cuda import NOT_READY, Cuda, CudaError
@@ -107,56 +106,6 @@ class Kernels:
         work = self._work(int(duration_ns), int(rounds))
         work.time(1)
         return {"kernel_ns": work.time(int(times)) / int(times)}
-
-    def record(self, batch: str, batches: str) -> Answer:
-        """Return what recording an event costs the caller, and what an empty call does."""
-        self.cuda.use_context()
-        event, version = self.cuda.event(), ctypes.byref(ctypes.c_int())
-        calls: dict[str, Callable[[], None]] = {
-            "record_ns": lambda: self.cuda.call("cuEventRecord", event, None),
-            "empty_ns": lambda: self.cuda.call("cuDriverGetVersion", version),
-        }
-        return self._costs(calls, int(batch), int(batches))
-
-    def query(self, duration_ns: str, rounds: str, batch: str, batches: str) -> Answer:
-        """Return what asking an event costs the caller: one that is done, and one that is not."""
-        self.cuda.use_context()
-        work, event = self._work(int(duration_ns), int(rounds)), self.cuda.event()
-        work.time(1)
-        self.cuda.call("cuEventRecord", event, None)
-        self.cuda.synchronize()
-        seen = self._costs(
-            {"done_ns": lambda: self.cuda.call("cuEventQuery", event)}, int(batch), int(batches)
-        )
-        return {**seen, "pending_ns": self._pending(work, event, int(batch))}
-
-    def _pending(self, work: _Work, event: ctypes.c_void_p, batch: int) -> float:
-        work.queue(1)
-        self.cuda.call("cuEventRecord", event, None)
-        start = time.perf_counter_ns()
-        for _ in range(batch):
-            code = self.cuda.try_call("cuEventQuery", event)
-        took = time.perf_counter_ns() - start
-        if code != NOT_READY:
-            raise RuntimeError(f"the kernel ended before its event was asked {batch} times")
-        self.cuda.synchronize()
-        return took / batch
-
-    def _costs(self, calls: Mapping[str, Callable[[], None]], batch: int, batches: int) -> Answer:
-        return {
-            name: min(self._cost(call, batch) for _ in range(batches))
-            for name, call in calls.items()
-        }
-
-    def _cost(self, call: Callable[[], None], batch: int) -> float:
-        call()
-        self.cuda.synchronize()
-        start = time.perf_counter_ns()
-        for _ in range(batch):
-            call()
-        took = time.perf_counter_ns() - start
-        self.cuda.synchronize()
-        return took / batch
 
     def drain(self, duration_ns: str, rounds: str, times: str) -> Answer:
         """Return how much longer a kernel takes when the host waits for each before the next."""
