@@ -17,8 +17,8 @@ BOUNDED_BUDGET_NS: Final = {"launch": 15, "graph launch": 20}
 #: The simulated driver does next to nothing for a launch and leaves the first cache as it was, and
 #: the older one does as much as a real driver may.
 DRIVERS: Final = {PROFILE: "", "t4-driver-520": ", driver 520"}
-ALLOCATE_BUDGETS_NS: Final = {1: 60, 64: 60, 300: 150}
-INFORMATION_BUDGET_NS: Final = 50
+ALLOCATE_BUDGETS_NS: Final = {1: 30, 64: 60, 300: 100}
+INFORMATION_BUDGET_NS: Final = 15
 STARTS: Final = 400
 START_BUDGET_US: Final = 200
 #: That the program has started before it loads the library, beside its first.

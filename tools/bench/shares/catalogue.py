@@ -89,7 +89,7 @@ SCENARIOS: Final = (
             TenantSpec("a", training(20000, spread=0.3, kernels=8), 30, shared=False),
             TenantSpec("b", in_phases(300, 300), 70, shared=False),
         ),
-        (parts, reclaim("b", most_ms=10)),
+        (parts, reclaim("b", most_ms=5)),
     ),
     Scenario(
         "J",
