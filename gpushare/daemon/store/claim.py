@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from gpushare.daemon.placement.model import AllocationUse, Card
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, TenantRecord, from_json, tuple_of
 from gpushare.quota.size import format_size
 
 #: The UID of an object of Kubernetes; it is a part of file names.
@@ -96,30 +96,13 @@ class ClaimRecord:
         )
         return mine == theirs
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON has it."""
-        return {
-            **vars(self),
-            "pods": list(self.pods),
-            "devices": [dict(vars(device)) for device in self.devices],
-            "parameters": dict(self.parameters),
-        }
-
-
-_FIELDS: Final = frozenset(item.name for item in fields(ClaimRecord))
-
 
 def claim_from_json(values: Mapping[str, Any]) -> ClaimRecord:
-    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
-    if values.keys() != _FIELDS or not UID.fullmatch(values["uid"]):
-        raise ValueError("it does not have the fields of a claim")
-    return ClaimRecord(
-        **{
-            **values,
-            "pods": tuple(values["pods"]),
-            "devices": tuple(ClaimedDevice(**device) for device in values["devices"]),
-        }
-    )
+    """Return the record of a claim; ValueError, TypeError, LookupError."""
+    claim = from_json(ClaimRecord, values, pods=tuple, devices=tuple_of(ClaimedDevice))
+    if not UID.fullmatch(claim.uid):
+        raise ValueError("it has no UID of a claim")
+    return claim
 
 
 def used_parts(

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -52,6 +52,7 @@ from gpushare.daemon.store.record import (
     TenantRecord,
     TenantState,
     record_from_json,
+    to_json,
 )
 from gpushare.daemon.store.ticket import PREFIX as TICKET
 from gpushare.daemon.store.ticket import TicketRecord, granted_parts, ticket_from_json
@@ -415,10 +416,8 @@ class Ledger:
 
 
 def _document(record: Record, freezes: Sequence[FreezeRecord]) -> dict[str, Any]:
-    document: dict[str, Any] = {record.section: record.to_json()}
-    if isinstance(record, TenantRecord):
-        document["freezes"] = [asdict(freeze) for freeze in freezes]
-    return document
+    document: dict[str, Any] = {record.section: to_json(record)}
+    return document | ({"freezes": to_json(tuple(freezes))} if record.section == "record" else {})
 
 
 def _record(document: Mapping[str, Any]) -> Record:

@@ -17,10 +17,10 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from gpushare.daemon.policy import policy_on, reserved_cores
 from gpushare.protocol.rows import TenantPod
@@ -28,7 +28,6 @@ from gpushare.quota.effective_request import DEFAULT_PRIORITY
 from gpushare.quota.request import SCHEDULED, RequestRecord
 
 TenantState = Literal["reserved", "bound", "none"]
-_STATES: Final = ("reserved", "bound", "none")
 
 FORMAT: Final = 1  # of the files; another one is not read
 ABOUT: Final = "about"  # the one file that is no tenant's, claim's or ticket's
@@ -140,6 +139,11 @@ class TenantRecord:
         return {"tenant": self.key, "id": self.id, "name": self.title}
 
     @property
+    def named(self) -> dict[str, str]:
+        """The same without its ID."""
+        return {"tenant": self.key, "name": self.title}
+
+    @property
     def owner(self) -> str:
         """The owner that its events are charged to beside itself: a user, a namespace, or ""."""
         if self.uid:
@@ -210,19 +214,6 @@ class TenantRecord:
             return 100
         return reserved_cores(self.policy_on(allocation, card_policy), allocation.cores)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON has it."""
-        return {
-            **vars(self),
-            "quota": dict(self.quota),
-            "requested": dict(self.requested),
-            "labels": dict(self.labels),
-            "notes": list(self.notes),
-            "uninterposed": list(self.uninterposed),
-            "allocations": [dict(vars(allocation)) for allocation in self.allocations],
-            "eviction": None if self.eviction is None else self.eviction.to_json(),
-        }
-
 
 def settings_key(identity: str, pod_uid: str, container: str) -> str:
     """Return what the operator's settings for a container are kept under.
@@ -232,24 +223,50 @@ def settings_key(identity: str, pod_uid: str, container: str) -> str:
     return f"{pod_uid}/{container}" if pod_uid and container else identity
 
 
-_FIELDS: Final = frozenset(item.name for item in fields(TenantRecord))
+Part = TypeVar("Part")
+
+
+def to_json(value: Any) -> Any:
+    """Return a record, or a part of one, as JSON has it."""
+    if is_dataclass(value):
+        return {name: to_json(part) for name, part in vars(value).items()}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [to_json(part) for part in value] if isinstance(value, tuple) else value
+
+
+def from_json(
+    kind: type[Part], values: Mapping[str, Any], **readers: Callable[[Any], object]
+) -> Part:
+    """Return what `to_json` wrote of a `kind`; ValueError, TypeError, LookupError for others.
+
+    `readers` are those of the fields that JSON has in another form.
+    """
+    if values.keys() != {item.name for item in fields(kind)}:  # type: ignore[arg-type]
+        raise ValueError(f"it does not have the fields of {kind.__name__}")
+    return kind(**{**values, **{name: read(values[name]) for name, read in readers.items()}})
+
+
+def tuple_of(kind: type[Part]) -> Callable[[Any], tuple[Part, ...]]:
+    """Return the reader of a list of such objects."""
+    return lambda rows: tuple(kind(**row) for row in rows)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return the reader of a text that is one of `choices`."""
+    return lambda text: choices[choices.index(text)]
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
-    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
-    if values.keys() != _FIELDS or values["state"] not in _STATES:
-        raise ValueError("it does not have the fields of a record")
-    return TenantRecord(
-        **{
-            **values,
-            "allocations": tuple(
-                CardAllocation(**allocation) for allocation in values["allocations"]
-            ),
-            "labels": dict(values["labels"]),
-            "notes": tuple(values["notes"]),
-            "uninterposed": tuple(values["uninterposed"]),
-            "eviction": eviction_from_json(values["eviction"]),
-        }
+    """Return the record of a tenant; ValueError, TypeError, LookupError."""
+    return from_json(
+        TenantRecord,
+        values,
+        state=one_of(*get_args(TenantState)),
+        allocations=tuple_of(CardAllocation),
+        notes=tuple,
+        uninterposed=tuple,
+        eviction=_eviction_from_json,
     )
 
 
@@ -458,7 +475,6 @@ class FreezeJournal:
 # eviction in between asks the driver for the state of each process: it never guesses.
 
 EvictionState = Literal["evicting", "evicted", "restoring", "failed"]
-_EVICTION_STATES: Final = ("evicting", "evicted", "restoring", "failed")
 
 
 @dataclass(frozen=True)
@@ -490,32 +506,17 @@ class EvictionRecord:
         """Memory that is, or is about to be, in host memory."""
         return sum(self.card_bytes)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON has it."""
-        return {
-            **vars(self),
-            "processes": [asdict(process) for process in self.processes],
-            "card_bytes": list(self.card_bytes),
-            "cards": list(self.cards),
-        }
 
-
-_EVICTION_FIELDS: Final = frozenset(item.name for item in fields(EvictionRecord))
-
-
-def eviction_from_json(values: Mapping[str, Any] | None) -> EvictionRecord | None:
-    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
+def _eviction_from_json(values: Mapping[str, Any] | None) -> EvictionRecord | None:
     if values is None:
         return None
-    if values.keys() != _EVICTION_FIELDS or values["state"] not in _EVICTION_STATES:
-        raise ValueError("it does not have the fields of an eviction")
-    return EvictionRecord(
-        **{
-            **values,
-            "processes": tuple(EvictedProcess(**process) for process in values["processes"]),
-            "card_bytes": tuple(map(int, values["card_bytes"])),
-            "cards": tuple(map(str, values["cards"])),
-        }
+    return from_json(
+        EvictionRecord,
+        values,
+        state=one_of(*get_args(EvictionState)),
+        processes=tuple_of(EvictedProcess),
+        card_bytes=lambda sizes: tuple(map(int, sizes)),
+        cards=lambda uuids: tuple(map(str, uuids)),
     )
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar, Final, Literal
 
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom, PlacedCard
-from gpushare.daemon.store.record import CardAllocation
+from gpushare.daemon.store.record import CardAllocation, from_json, tuple_of
 from gpushare.quota.size import format_size
 
 #: The start of a ticket: a command of `gpushare run`, a container of the engine's command that
@@ -44,6 +44,7 @@ class TicketRecord:
     """A ticket. It ends with process `pid`, whose start time is `starttime`."""
 
     section: ClassVar = "ticket"  # of its file
+    namespace: ClassVar[str] = ""  # none of Kubernetes
 
     id: str
     number: int  # counts the arrivals of this boot
@@ -104,19 +105,6 @@ class TicketRecord:
                     "starts"
                 )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON has it."""
-        return {
-            **vars(self),
-            "source": {
-                "options": dict(self.source.options),
-                "variables": dict(self.source.variables),
-                "annotations": dict(self.source.annotations),
-                "cards": self.source.cards,
-            },
-            "allocations": [dict(vars(allocation)) for allocation in self.allocations],
-        }
-
 
 def _shown(parts: Sequence[tuple[int, int]]) -> str:
     """Return `4 GiB and 30 % of the compute`, for each card."""
@@ -132,20 +120,17 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-_FIELDS: Final = frozenset(item.name for item in fields(TicketRecord))
-
-
 def ticket_from_json(values: Mapping[str, Any]) -> TicketRecord:
-    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
-    if values.keys() != _FIELDS or not ID.fullmatch(values["id"]):
-        raise ValueError("it does not have the fields of a ticket")
-    return TicketRecord(
-        **{
-            **values,
-            "source": TicketSource(**values["source"]),
-            "allocations": tuple(CardAllocation(**part) for part in values["allocations"]),
-        }
+    """Return the record of a ticket; ValueError, TypeError, LookupError."""
+    ticket = from_json(
+        TicketRecord,
+        values,
+        source=lambda source: TicketSource(**source),
+        allocations=tuple_of(CardAllocation),
     )
+    if not ID.fullmatch(ticket.id):
+        raise ValueError("it has no ID of a ticket")
+    return ticket
 
 
 def granted_parts(card: str, tickets: Iterable[TicketRecord]) -> tuple[AllocationUse, ...]:

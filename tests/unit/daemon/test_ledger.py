@@ -26,7 +26,7 @@ from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, TenantRecord, to_json
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.quota.size import parse_size
@@ -235,7 +235,7 @@ def test_a_file_of_another_tenant_is_rejected(tmp_path: Path, change: dict[str, 
     """Its checksum is right: a bug, or another version that did not change the format."""
     ledger = opened(tmp_path)
     ledger.add(entry())
-    record = {**entry().to_json(), **change}
+    record = {**to_json(entry()), **change}
     ledger._ledger.write(entry().key, {"record": record, "freezes": []})
     again = reopened(ledger)
     assert again.entries == {entry().key: entry()}
