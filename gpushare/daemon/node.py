@@ -19,7 +19,7 @@ from gpushare.errors import UserError
 from gpushare.host.numa import Numa
 from gpushare.oci.driver_files import DriverFiles, simulator_env
 from gpushare.oci.elf import Platform
-from gpushare.settings import INTERPOSER
+from gpushare.settings import INTERPOSER, CardRule
 
 
 class NoDriver(UserError):
@@ -110,9 +110,13 @@ class Node:
         """Return the policy that the operator set for a card, "" if none is set."""
         return self.card_overrides.of(uuid).get("policy", "")
 
+    def rule_of(self, card: Card, config: Config | None = None) -> CardRule:
+        """Return what this or another `config` says of a card."""
+        return (config or self.config).rule_of(card.index, card.uuid, card.model)
+
     def backend_of(self, card: Card, config: Config | None = None) -> str:
         """Return the backend of a card's shares, by this or another `config`: interposer or mps."""
-        rule = (config or self.config).rule_of(card.index, card.uuid, card.model)
+        rule = self.rule_of(card, config)
         return INTERPOSER if card.instance or card.is_divided else rule.backend
 
     def over_quota_action(self, record: TenantRecord) -> Choice:

@@ -28,58 +28,37 @@ from gpushare.errors import UserError
 from gpushare.host import init_system
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.node_settings import NODE_SETTINGS, POLICY, NodeSetting
+from gpushare.quota.request_policy import RequestPolicy
 
-#: The keys of the file that each field of Config is, "" where its own parts have names.
-LIVE: Final = {
-    "read_group": "read_group",
+#: The keys of the file that fields of Config, and of its terms, are, where they have other names.
+_KEYS: Final = {
     "reserve_bytes": "system_reserved",
-    "max_tenants": "max_tenants",
-    "cards": "cards",
-    "users": "users",
-    "namespaces": "namespaces",
     "allow_uninterposed": "allow_bypass_capabilities",
-    "bind": "bind",
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
-    "prices": "prices",
-    "oversubscribe": "oversubscribe",
-    "queue": "queue",
-    "labels": "labels",
     "kubernetes_mode": "kubernetes.mode",
     "metrics_days": "metrics_history.retention_days",
     "metrics_bytes": "metrics_history.max_size",
     "node_name": "kubernetes.node",
     "accepts_node_labels": "kubernetes.node_labels",
-    "evict": "evict",
-}
-RESTART: Final = {
-    "run_dir": "run_dir",
-    "state_dir": "state_dir",
     "libraries": "library_dir",
     "cdi": "driver.cdi_spec",
     "mount_namespace": "runtime_mount_namespace",
     "cdi_dir": "kubernetes.cdi_dir",
     "history_days": "history.retention_days",
     "history_bytes": "history.max_size",
-}
-LIVE_TERMS: Final = {
-    "defaults": "defaults",
-    "max_per_request": "max_per_request",
-    "max_per_card": "max_per_card",
-    "max_per_node": "max_per_node",
-    "trust": "trust",
-    "dialects": "dialects",
     "over": "audit.over_quota",
     "compute": "audit.gate_bypass",
     "compat": "compatibility",
-    "idle": "idle",
-    "profiles": "profiles",
 }
-LIVE_TIMING: Final = frozenset(
-    {"bind_timeout_seconds", "sample_interval_seconds", "reconcile_interval_seconds"}
-    | {"shortfall_kill_seconds"}
+#: The keys that a daemon reads only when it starts.
+RESTART: Final = frozenset(
+    {"run_dir", "state_dir", "library_dir", "driver.cdi_spec", "runtime_mount_namespace"}
+    | {"kubernetes.cdi_dir", "history.retention_days", "history.max_size"}
+    | {"timing.non_tenant_half_life_seconds", "timing.driver_timeout_seconds"}
 )
-RESTART_TIMING: Final = frozenset({"non_tenant_half_life_seconds", "driver_timeout_seconds"})
+#: Fields whose own parts have keys, or which are no keys of the file.
+_PARTS: Final = frozenset({"terms", "timing", "node_settings", "file"})
 
 
 class NotReloaded(UserError):
@@ -140,8 +119,7 @@ def read_gid(config: Config) -> int | None:
 
 
 def _refuse_restart(changed: list[str]) -> None:
-    restart = {*RESTART.values(), *(f"timing.{name}" for name in RESTART_TIMING)}
-    refused = [key for key in changed if key in restart]
+    refused = [key for key in changed if key in RESTART]
     if refused:
         others = [key for key in changed if key not in refused]
         beside = f"; no change was applied, including {', '.join(others)}" if others else ""
@@ -157,7 +135,7 @@ def _refuse_switch(node: Node, accounts: CardAccounts, new: Config) -> None:
         return
     for capacity in accounts.capacities():
         card, backend = capacity.card, node.backend_of(capacity.card, new)
-        rule = new.rule_of(card.index, card.uuid, card.model)
+        rule = node.rule_of(card, new)
         if backend != capacity.backend:
             key, change = "backend", f"from backend {capacity.backend} to {backend}"
         elif backend == MPS and rule.mps_partitions != capacity.mps_partitions:
@@ -175,15 +153,15 @@ def _refuse_switch(node: Node, accounts: CardAccounts, new: Config) -> None:
 
 def _changed(old: Config, new: Config) -> Iterator[str]:
     """Yield the keys of the file that say something else now."""
-    for field, key in {**LIVE, **RESTART}.items():
-        if getattr(old, field) != getattr(new, field):
-            yield key
-    for field, key in LIVE_TERMS.items():
-        if getattr(old.terms, field) != getattr(new.terms, field):
-            yield key
-    for part in fields(Timing):
-        if getattr(old.timing, part.name) != getattr(new.timing, part.name):
-            yield f"timing.{part.name}"
+    for before, now in ((old, new), (old.terms, new.terms)):
+        for name in _different(before, now) - _PARTS:
+            yield _KEYS.get(name, name)
+    yield from (f"timing.{name}" for name in _different(old.timing, new.timing))
+
+
+def _different(old: Config | RequestPolicy | Timing, new: object) -> set[str]:
+    names = (part.name for part in fields(old) if part.compare)
+    return {name for name in names if getattr(old, name) != getattr(new, name)}
 
 
 # --- settings of this node that labels of its Node object set, as gpushare-node reports them ---
