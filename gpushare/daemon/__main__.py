@@ -16,7 +16,6 @@ import gpushare
 from gpushare import config as configuration
 from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon.audit.audit import MpsBypass
 from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
@@ -29,9 +28,7 @@ from gpushare.daemon.core.loop import Loop, Worker, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.lifecycle import old_installations, release, scheduled
-from gpushare.daemon.lifecycle.driver_loader import DriverLoader
-from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
-from gpushare.daemon.mps.supervisor import MpsSupervisor
+from gpushare.daemon.lifecycle.driver_loader import DriverLoader, SamplingLoop
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.operator import reload
@@ -144,13 +141,10 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     loader.load()
     _on_signals(loop, state)
     parts = compose(state, CheckpointClient(state.node.loaded, loader.excuse), threads.evict)
-    freezer, control = parts.freezer, parts.control
+    freezer, control, servers = parts.freezer, parts.control, parts.servers
     state.regrouped.listeners.append(lambda gid: loop.call(lambda: listener.regroup(gid)))
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))
-    state.node.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
-    servers = MpsSupervisor(state)
-    state.tenants.released.listeners.append(servers.release)
     decide.run(servers.check)
     scheduler = SchedulerSync(state)
     decide.run(parts.queue.adopt)
@@ -159,7 +153,8 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     scheduler.check()
     readers = Worker("read")
     parts.look_again(loop)
-    loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
+    limits = TimeLimits(state.ledger, state.freezing, control.end_time)
+    loop.every(lambda: TIME_SECONDS, limits.look)
     server = ControlServer(listener, state, readers, parts.operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
@@ -173,13 +168,8 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     for job in again:
         loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
-    sampling = SamplingLoop(
-        state,
-        loader,
-        parts.audit,
-        lambda: watchdog.beat("truth"),
-        scheduler.changed,
-    )
+    beat = partial(watchdog.beat, "truth")
+    sampling = SamplingLoop(state, loader, parts.audit, beat, scheduler.changed)
     threading.Thread(target=sampling.run, args=(stop,), name="truth", daemon=True).start()
     _sweep_installations(state)
     log(
@@ -228,9 +218,10 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
 
 def _sweep_installations(state: DaemonState) -> None:
     """Remove what old versions have left; have the tree of libraries mounted, now and later."""
-    renew = partial(old_installations.renew_tree, state)
+    node, ledger = state.node, state.ledger
+    renew = partial(old_installations.renew_tree, node, ledger, state.mounts)
     state.names.submit(renew)
-    state.names.submit(partial(old_installations.sweep_installations, state))
+    state.names.submit(partial(old_installations.sweep_installations, node, ledger))
     state.loop.every(lambda: _RENEW_SECONDS, lambda: state.names.submit(renew))
 
 

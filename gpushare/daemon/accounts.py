@@ -32,7 +32,8 @@ class CardAccounts:
                     uses[allocation.uuid].append(self._use(record, number))
         for card in driver.cards:
             usage = view.cards.get(card.uuid, CardUsage())
-            rule = self._node.config.rule_of(card.index, card.uuid, card.model)
+            rule = self._node.rule_of(card)
+            overrides = self._node.card_overrides.of(card.uuid)
             policy = self._node.policy_of(card.uuid)
             capacities.append(
                 CardCapacity(
@@ -51,9 +52,7 @@ class CardAccounts:
                     compute_mode=usage.compute_mode,
                     max_tenants=rule.max_tenants,
                     max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
-                    cordoned=self._node.card_overrides.of(card.uuid).get(
-                        "cordoned", rule.cordoned_by
-                    ),
+                    cordoned=overrides.get("cordoned", rule.cordoned_by),
                     cordoned_by=rule.cordoned_by or "",
                     reservations=self._ledger.reserved_beside(card.uuid, policy, without),
                     backend=self._node.backend_of(card),
@@ -94,9 +93,8 @@ class CardAccounts:
         measured = max(self._observed.usage.driver_bytes(*place), record.evicted_bytes(number))
         if pages is None:
             # Its limit cannot be lowered: burst memory that it may have counts as used.
-            most = (
-                allocation.burst_limit_bytes if record.state == "bound" else allocation.quota_bytes
-            )
+            is_bound = record.state == "bound"
+            most = allocation.burst_limit_bytes if is_bound else allocation.quota_bytes
             return max(measured, most), most
         known = self._observed.usage.used.get(place, 0 if record.state == "reserved" else None)
         most = max(allocation.burst_limit_bytes, pages.grant.most_bytes(number))

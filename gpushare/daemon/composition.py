@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Composition: makes the parts of gpushared, and tells each which others it calls.
 
-What needs a process of its own, the scheduler and the MPS control daemons, is made in
-`__main__`, which also starts everything.
+What needs a process of its own, the scheduler, is made in `__main__`, which also starts everything.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.audit import Audit, MpsBypass
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import DaemonClock, Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
@@ -23,6 +22,7 @@ from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
 from gpushare.daemon.limits import handle_shortfall
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.reload import node_settings
@@ -30,7 +30,7 @@ from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
 from gpushare.daemon.pages.tenants import Tenants
-from gpushare.daemon.service.control_request import BoundOperation
+from gpushare.daemon.service.control_server import BoundOperation
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -128,6 +128,7 @@ class Parts:
     evictions: Evictions
     queue: Queue
     control: RunControl
+    servers: MpsSupervisor
     operations: Mapping[str, BoundOperation]  # of the control socket, by name
 
     def look_again(self, loop: Loop) -> None:
@@ -151,16 +152,19 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     before_kill = BeforeKill(state, evictions)
     frozen = partial(state.decide.submit, state.ledger.changed)
     freezer = Freezer(state.ledger, frozen, before_kill.postpones)
-    audit = Audit(state, freezer)
-    control = RunControl(state, freezer, audit)
+    audit, servers = Audit(state, freezer), MpsSupervisor(state)
+    control = RunControl(state, freezer, audit, servers)
+    bypass = MpsBypass(state.node, state.ledger, freezer, state.freezing)
+    state.node.mps.bypassed.listeners.append(bypass.act)
+    state.tenants.released.listeners.append(servers.release)
     state.watch.ended.listeners.append(
         lambda key: state.decide.submit(lambda: release.handle_process_end(key, state))
     )
     state.watch.restore.listeners.append(evictions.want)
     state.watch.shortfall.listeners.append(_shortfalls(state, evictions))
     state.tenants.releasing.listeners.append(lambda key: keep_last_figures(key, state))
-    operations = Operations(state, control, evictions, queue).bound()
-    return Parts(freezer, audit, evictions, queue, control, operations)
+    operations = Operations(state, control, evictions, queue, servers).bound()
+    return Parts(freezer, audit, evictions, queue, control, servers, operations)
 
 
 def _shortfalls(state: DaemonState, evictions: Evictions) -> Callable[[str, int, int], None]:

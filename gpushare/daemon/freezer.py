@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.core.loop import Worker, boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRecord
 from gpushare.errors import UserError
@@ -349,7 +348,7 @@ def runs_unbound(record: TenantRecord) -> bool:
     )
 
 
-def kill_unbound(record: TenantRecord, state: DaemonState, killed: Callable[[], None]) -> None:
+def kill_unbound(record: TenantRecord, freezing: Worker, killed: Callable[[], None]) -> None:
     """Kill what runs in the container of a reservation, and call `killed`; freeze thread."""
     log("tenant-start-abandoned", "warning", tenant=record.key, id=record.id, cgroup=record.cgroup)
 
@@ -361,7 +360,7 @@ def kill_unbound(record: TenantRecord, state: DaemonState, killed: Callable[[], 
                 group.kill(_KILL_SECONDS)
         killed()
 
-    state.freezing.submit(kill)
+    freezing.submit(kill)
 
 
 #: In cgroup v1, where every runtime puts a container; else in the one of v2.

@@ -101,14 +101,11 @@ class BurstUpdater:
 
     def again(self) -> None:
         """Decide soon, on the decide thread; any thread may ask, and as often as it likes."""
-        if self._waits or not any(
-            allocation.burst_limit_bytes > allocation.quota_bytes
-            for record in self._state.ledger.entries.values()
-            for allocation in record.allocations
-        ):
-            return
-        self._waits = True
-        self._state.decide.submit(self._decide)
+        records = self._state.ledger.entries.values()
+        parts = (part for record in records for part in record.allocations)
+        if not self._waits and any(part.burst_limit_bytes > part.quota_bytes for part in parts):
+            self._waits = True
+            self._state.decide.submit(self._decide)
 
     def again_when_due(self) -> None:
         """Decide soon if burst memory of a card was withheld, and no longer is."""
@@ -261,14 +258,8 @@ def _note_shortfall(
     logged_ns = before.logged_ns
     if logged_ns is None or now_ns - logged_ns >= _LOG_AGAIN_NS:
         logged_ns = now_ns
-        log(
-            "memory-shortfall-reported",
-            "warning",
-            tenant=record.key,
-            name=record.title,
-            card=uuid,
-            requested_bytes=size_bytes,
-        )
+        figures = {"card": uuid, "requested_bytes": size_bytes}
+        log("memory-shortfall-reported", "warning", **record.named, **figures)
     noted = Shortfall(size_bytes, time.time(), now_ns, before.times + 1, logged_ns)
     observed.shortfalls = MappingProxyType({**observed.shortfalls, place: noted})
 
@@ -410,18 +401,24 @@ def set_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> str
     return DRIVER
 
 
-def retry_driver_limits(state: DaemonState) -> None:
+def hold_by_driver(
+    record: TenantRecord, node: Node, ledger: Ledger, tenants: Tenants
+) -> TenantRecord:
+    """Set the limits of a bound tenant, and return its record, which says what holds its quota."""
+    isolation = set_driver_limits(record, node, tenants)
+    return (
+        record if isolation == record.isolation else ledger.change(record.key, isolation=isolation)
+    )
+
+
+def retry_driver_limits(node: Node, ledger: Ledger, tenants: Tenants) -> None:
     """Set again the limits of the driver that differ, or may differ, from the pages."""
-    if state.node.driver is None:
-        return
-    for key in list(state.tenants.limits_left):
-        record = state.ledger.entries.get(key)
+    for key in list(tenants.limits_left) if node.driver is not None else ():
+        record = ledger.entries.get(key)
         if record is None or record.state != "bound":
-            state.tenants.limits_left.discard(key)
-            continue
-        isolation = set_driver_limits(record, state.node, state.tenants)
-        if isolation != record.isolation:
-            state.ledger.change(key, isolation=isolation)
+            tenants.limits_left.discard(key)
+        else:
+            hold_by_driver(record, node, ledger, tenants)
 
 
 def mark_limits_lost(ledger: Ledger, tenants: Tenants) -> None:
@@ -500,8 +497,7 @@ def _impose(
                     f"its limit for {directory} was set to {wanted}, but reads {reported}"
                 )
     except DriverError as error:
-        tenant = {"tenant": record.key, "name": record.title}
-        log("driver-limit-set-failed", "warning", **tenant, reason=str(error))
+        log("driver-limit-set-failed", "warning", **record.named, reason=str(error))
         tenants.limited_clients.discard(record.key)
         _clear(record, directory, tenants, driver)
         return False
@@ -516,13 +512,8 @@ def _clear(record: TenantRecord, directory: Path, tenants: Tenants, driver: Load
             driver.nvml.set_limits(allocation.uuid, directory, NO_LIMITS)
         except DriverError as error:
             tenants.limits_left.add(record.key)
-            log(
-                "driver-limit-removal-failed",
-                "warning",
-                tenant=record.key,
-                card=allocation.uuid,
-                reason=str(error),
-            )
+            place = {"tenant": record.key, "card": allocation.uuid}
+            log("driver-limit-removal-failed", "warning", **place, reason=str(error))
 
 
 def _directory(record: TenantRecord) -> Path | None:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Backoff, Worker, wait_readable
+from gpushare.daemon.core.loop import Backoff, Worker, credentials, wait_readable
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import Share, ShareRequest, divide_compute
@@ -287,16 +287,13 @@ class SchedulerSync:
         if self._scheduler is not None:
             self._scheduler.end()  # it may hang
             self._disconnect()
-        wait = self._backoff.wait_seconds()
         self._waits = True
-        self._state.loop.call(lambda: self._state.loop.later(wait, self._again))
+        again = partial(self._worker.submit, self._again)
+        self._state.loop.after(self._backoff.wait_seconds(), again)
 
     def _again(self) -> None:
-        def again() -> None:
-            self._waits = False
-            self._do(self._send_all)
-
-        self._worker.submit(again)
+        self._waits = False
+        self._do(self._send_all)
 
     def _disconnect(self) -> None:
         """Close the connection; on the loop's thread, which may be watching the process."""
@@ -333,8 +330,7 @@ SHARE: Final = struct.Struct("<48sIIIIIi")  # as struct schedule_share
 ANSWER: Final = struct.Struct("<IiiII")  # version, error, pid, tenants, time_scale
 
 
-@dataclass(frozen=True)
-class SchedulerReply:
+class SchedulerReply(NamedTuple):
     """The reply to each message; `error` is an errno, 0 for success."""
 
     version: int
@@ -386,7 +382,6 @@ def read_reply(packet: bytes) -> SchedulerReply:
 _ANSWER_SECONDS: Final = 2.0  # it answers in microseconds: longer is a process that hangs
 _START_SECONDS: Final = 5.0
 _END_SECONDS: Final = 1.0
-_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 
 
 class SchedulerLost(Exception):
@@ -404,13 +399,8 @@ class SchedulerCommand:
     @property
     def argv(self) -> list[str]:
         """The command line."""
-        return [
-            str(self.program),
-            "--socket",
-            str(self.socket),
-            "--time-scale",
-            str(self.time_scale),
-        ]
+        options = ("--socket", self.socket, "--time-scale", self.time_scale)
+        return list(map(str, (self.program, *options)))
 
 
 class Scheduler:
@@ -419,8 +409,7 @@ class Scheduler:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._socket.settimeout(_ANSWER_SECONDS)
-        option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        self.pid: int = _CREDENTIALS.unpack(option)[0]
+        self.pid, _ = credentials(connected)
         try:
             self.pidfd = os.pidfd_open(self.pid)
         except OSError as error:

@@ -22,8 +22,7 @@ from gpushare.daemon.composition import Threads, build_state, compose
 from gpushare.daemon.core.loop import DaemonClock, Loop
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.node import LoadedDriver
-from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.control_server import find_operation
+from gpushare.daemon.service.control_server import ControlRequest, Peer, find_operation
 from gpushare.daemon.state import DaemonState
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes

@@ -271,7 +271,7 @@ INVARIANTS: Final = (
     Invariant(
         "only-root-changes",
         "Only root may change what others have.",
-        f"{_DAEMON}/service/control_request.py",
+        f"{_DAEMON}/service/control_server.py",
         "if not self.peer.is_root:",
         "if self.peer.uid < 0:",
         (f"{_TESTS}/test_callers.py::test_each_caller_gets_only_its_operations",),
@@ -279,7 +279,7 @@ INVARIANTS: Final = (
     Invariant(
         "no-control-for-tenants",
         "A process of a tenant gets no answer on the control socket, even as root.",
-        f"{_DAEMON}/service/control_request.py",
+        f"{_DAEMON}/service/control_server.py",
         'if self.peer.place == "tenant":',
         'if self.peer.place == "container":',
         (f"{_TESTS}/test_callers.py::test_each_caller_gets_only_its_operations",),
@@ -288,7 +288,7 @@ INVARIANTS: Final = (
         "kernel-names-the-sender",
         "The kernel says which process sends a message, not the message.",
         f"{_DAEMON}/pages/process_watch.py",
-        "host_pid = _CREDENTIALS.unpack(option)[0]",
+        "host_pid, _ = credentials(connection)",
         "host_pid = pid",
         (f"{_THREADS}/test_tenant_socket.py::test_hello_says_which_of_the_hosts_processes_it_is",),
     ),
@@ -410,8 +410,8 @@ INVARIANTS: Final = (
         "refusals-name-no-tenant",
         "A pod's refusal names no other namespace's pods.",
         f"{_DAEMON}/lifecycle/create.py",
-        "and not is_of_kubelet(original, bundle.path),",
-        "or not is_of_kubelet(original, bundle.path),",
+        "is None and not self._in_pod,",
+        "is None or not self._in_pod,",
         (f"{_TESTS}/test_create.py::test_a_pods_refusal_names_no_other_pod",),
     ),
     Invariant(

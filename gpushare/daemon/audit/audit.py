@@ -23,15 +23,24 @@ from gpushare.daemon import scheduler_sync
 from gpushare.daemon.audit.judge import Judge, Verdict
 from gpushare.daemon.cards.driver_client import DriverGeneration, DriverSample
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners
+from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import CHECKED
 from gpushare.daemon.observe.non_tenant import UnallocatedContainers, Unattributed
 from gpushare.daemon.observe.sampler import UsageSampler
-from gpushare.daemon.observed import AuditFinding, AuditInput, ComputeUsage, TenantOnCard
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.observed import (
+    AuditFinding,
+    AuditInput,
+    ComputeUsage,
+    Observations,
+    TenantOnCard,
+)
+from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.policy import BYPASS_LOOKS, BYPASS_MARGIN_PERCENT, SPARED_NS, allowed_percent
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
@@ -83,7 +92,7 @@ class Audit:
         self._observed = state.observed
         self._unallocated = UnallocatedContainers(state.observed)
         self._unattributed = Unattributed(state.observed)
-        self._judge = Judge(state)
+        self._judge = Judge(state.node, state.observed)
         self._freezer = freezer
         self.bypass = BypassControl(state, freezer)
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
@@ -262,8 +271,8 @@ SLOWER: Final = 2  # times the usual period
 class IdleBackoff:
     """Decides whether a look may be left out. The truth thread's."""
 
-    def __init__(self, state: DaemonState) -> None:
-        self._state = state
+    def __init__(self, ledger: Ledger, tenants: Tenants, observed: Observations) -> None:
+        self._ledger, self._tenants, self._observed = ledger, tenants, observed
         self._looks = 0  # in a row that found the same
         self._sample: DriverSample | None = None
         self._entries: Mapping[str, TenantRecord] | None = None
@@ -281,21 +290,19 @@ class IdleBackoff:
 
         It may miss what harms nobody: on a card in use as before, one took what another gave back.
         """
-        state = self._state
         if self._looks < SETTLED_LOOKS or time.monotonic() - self._full >= self._full_seconds:
             return False
-        if state.ledger.entries is not self._entries or state.tenants.pages is not self._pages:
+        if self._ledger.entries is not self._entries or self._tenants.pages is not self._pages:
             return False
-        sample, last = sampler.peek(), state.observed.last
+        sample, last = sampler.peek(), self._observed.last
         if sample is None or last is None or sample != self._sample:  # an XID makes it another
             return False
-        state.observed.last = replace(last, sample=sample)  # its sensors may be others
+        self._observed.last = replace(last, sample=sample)  # its sensors may be others
         return True
 
     def note(self) -> None:
         """Note what a look in full has found."""
-        state = self._state
-        look = state.observed.last
+        look = self._observed.last
         self._full = time.monotonic()
         if look is None or not self._is_calm(look):
             self._looks, self._sample = 0, None
@@ -304,16 +311,16 @@ class IdleBackoff:
         same = (
             sample == self._sample
             and look.entries is self._entries
-            and state.tenants.pages is self._pages
+            and self._tenants.pages is self._pages
         )
         self._looks = self._looks + 1 if same else 0
-        self._sample, self._entries, self._pages = sample, look.entries, state.tenants.pages
+        self._sample, self._entries, self._pages = sample, look.entries, self._tenants.pages
         is_measured = look.owned.keys() <= sample.utilization.keys()
         self._full_seconds = FULL_SECONDS if is_measured else UNMEASURED_SECONDS
 
     def _is_calm(self, look: AuditInput) -> bool:
         """Whether all cards are idle, and no tenant has more than its quota."""
-        observed, sample = self._state.observed, look.sample
+        observed, sample = self._observed, look.sample
         if observed.findings or observed.unallocated or sample.xids:
             return False
         if any(sample.utilization.values()) or any(
@@ -445,14 +452,14 @@ class MpsBypass:
     `audit.over_quota` says how. It is acted on once for each process; an operator may resume it.
     """
 
-    def __init__(self, state: DaemonState, freezer: Freezer) -> None:
-        self._state = state
-        self._freezer = freezer
+    def __init__(self, node: Node, ledger: Ledger, freezer: Freezer, freezing: Worker) -> None:
+        self._node, self._ledger = node, ledger
+        self._freezer, self._freezing = freezer, freezing
 
     def act(self, key: str, pid: int) -> None:
         """Freeze or kill a tenant, if that is the action for it; the caller has logged it."""
-        record = self._state.ledger.entries.get(key)
-        choice = "" if record is None else self._state.node.over_quota_action(record)
+        record = self._ledger.entries.get(key)
+        choice = "" if record is None else self._node.over_quota_action(record)
         if choice not in {"freeze", "kill"}:
             return
         why = f"process {pid} uses the card without its MPS server"
@@ -464,8 +471,7 @@ class MpsBypass:
                 else:
                     self._freezer.kill(key, why)
             except (UserError, OSError) as error:
-                log(
-                    "over-quota-action-failed", "error", tenant=key, step="freeze", error=str(error)
-                )
+                step = {"tenant": key, "step": "freeze"}
+                log("over-quota-action-failed", "error", **step, error=str(error))
 
-        self._state.freezing.submit(run)
+        self._freezing.submit(run)

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.observed import AuditInput, TenantOnCard
+from gpushare.daemon.node import Node
+from gpushare.daemon.observed import AuditInput, Observations, TenantOnCard
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import (
@@ -32,7 +33,6 @@ from gpushare.daemon.policy import (
     next_step,
     spared,
 )
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 #: How long claims go on explaining what they said: for this period, and the one before it.
@@ -399,11 +399,11 @@ class _QuotaCase:
 
 
 class Judge:
-    """Judges the tenants of `state`; `verdicts` is the last look's. The truth thread's."""
+    """Judges the tenants; `verdicts` is the last look's. The truth thread's."""
 
-    def __init__(self, state: DaemonState) -> None:
+    def __init__(self, node: Node, observed: Observations) -> None:
         self.verdicts: Mapping[TenantOnCard, Verdict] = MappingProxyType({})
-        self._state = state
+        self._node, self._observed = node, observed
         self._cases: dict[TenantOnCard, _QuotaCase] = {}
         self._ended: dict[Process, int] = {}  # since when they are listed, though they have ended
 
@@ -428,7 +428,7 @@ class Judge:
             elif known is not None:
                 verdict = replace(known, entry=record, actions=())
             else:
-                choice = self._state.node.over_quota_action(record)
+                choice = self._node.over_quota_action(record)
                 verdict = Verdict(record, uuid, tenant.case.state, choice)
             verdicts[tenant.place] = verdict
         self._cases = {place: case for place, case in self._cases.items() if place in verdicts}
@@ -475,10 +475,7 @@ class Judge:
         self, now_ns: int, look: AuditInput, tenant: _TenantOnCard, card: _CardClaims
     ) -> Verdict:
         record, uuid, case = tenant.entry, tenant.allocation.uuid, tenant.case
-        choice, context_bytes = (
-            self._state.node.over_quota_action(record),
-            self._context_bytes(uuid),
-        )
+        choice, context_bytes = self._node.over_quota_action(record), self._context_bytes(uuid)
         if not context_bytes and choice in {"freeze", "kill"}:
             choice = "warn"
         limits = _limits(look.pages.get(record.key), tenant)
@@ -511,7 +508,7 @@ class Judge:
             may, slack = limit, slack_bytes(limit, context_bytes, processes, managed)
         lacked = self._shortfall_bytes(tenant.place)
         sample = QuotaSample(use.sure_bytes, may, slack, has_shortfall, lacked)
-        delay = self._state.node.config.timing.shortfall_kill_seconds
+        delay = self._node.config.timing.shortfall_kill_seconds
         kill_after_ns = int(delay * 10**9) if delay else None
         case.state, actions = next_step(now_ns, sample, case.state, choice, kill_after_ns)
         return Verdict(
@@ -526,14 +523,14 @@ class Judge:
         )
 
     def _context_bytes(self, uuid: str) -> int:
-        driver, card = self._state.node.driver, self._state.node.card(uuid)
+        driver, card = self._node.driver, self._node.card(uuid)
         return driver.contexts.sizes.get(card.model, 0) if driver and card else 0
 
     def _has_shortfall(self, now_ns: int, place: TenantOnCard) -> bool:
         """Whether another tenant of the card has reported a shortfall lately."""
         return any(
             key != place[0] and uuid == place[1] and now_ns - shortfall.seen_ns < _LACKS_NS
-            for (key, uuid), shortfall in self._state.observed.shortfalls.items()
+            for (key, uuid), shortfall in self._observed.shortfalls.items()
         )
 
     def _shortfall_bytes(self, place: TenantOnCard) -> int:
@@ -542,8 +539,8 @@ class Judge:
         Only tenants that have reported a shortfall count: one that does not try to allocate lacks
         nothing. What tenants claim about their use is not read.
         """
-        observed, (own, uuid) = self._state.observed, place
-        look, card = observed.last, self._state.node.card(uuid)
+        observed, (own, uuid) = self._observed, place
+        look, card = observed.last, self._node.card(uuid)
         free = None if look is None or card is None else look.free_bytes(card)
         if not observed.shortfalls or look is None or free is None:
             return 0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards in MPS mode: what is known of their control daemons, and how a container joins one.
+"""The cards in MPS mode: what is known of their control daemons.
 
-gpushare/daemon/mps/supervisor.py publishes it, and answers the calls. Any thread may read it.
+gpushare/daemon/mps/supervisor.py publishes it. Any thread may read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -72,25 +72,15 @@ class MpsCardState:
     bypasses: Mapping[str, int] = field(default_factory=dict)  # a process that is no client
 
 
-def _refuse(_key: str, _uid: int) -> MpsGrant:
-    raise MpsRefused("gpushared is starting; create the container again")
-
-
 @dataclass
 class MpsCards:
     """All cards in MPS mode, by UUID; `cards` is replaced, never changed.
 
-    `admit` makes a tenant of the ledger a client of its card's server, and returns what it needs;
-    MpsRefused. It waits for the control daemon, so it is not for the decide thread. `terminate`
-    returns at once: it ends a tenant's work on the card, then calls what kills its processes, since
-    a client that is killed amid its work may leave the server undefined (manual, "When to Use
-    MPS"). `bypassed` is with a tenant that uses the card without the server, and its process.
+    `bypassed` is with a tenant that uses the card without the server, and its process.
     """
 
     cards: Mapping[str, MpsCardState] = field(default_factory=dict)
-    admit: Callable[[str, int], MpsGrant] = _refuse
     bypassed: Signal[[str, int]] = field(default_factory=Signal)
-    terminate: Callable[[str, Callable[[], None]], None] = lambda _, then: then()
 
     def fault_of(self, uuid: str) -> str:
         """Return why no container can be a client of a card's server; "" if they can."""

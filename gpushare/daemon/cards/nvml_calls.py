@@ -16,6 +16,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
@@ -473,39 +474,30 @@ def _memory_temperature(handle: Any) -> int:
     return int(value.value.uiVal)
 
 
-def _clock(kind: int) -> Callable[[Any], int]:
-    return lambda handle: int(pynvml.nvmlDeviceGetClockInfo(handle, kind))
+def _ecc_errors(kind: int, handle: Any) -> Any:
+    return pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_AGGREGATE_ECC)
 
 
-def _ecc_errors(kind: int) -> Callable[[Any], int]:
-    counter = pynvml.NVML_AGGREGATE_ECC
-    return lambda handle: int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
-
-
-def _remapped(number: int) -> Callable[[Any], int]:
-    return lambda handle: int(pynvml.nvmlDeviceGetRemappedRows(handle)[number])
-
-
-#: The call that reads each key of gpushare.protocol.rows.CardSensors.
-_READ: Final[Mapping[str, Callable[[Any], int]]] = {
-    "temperature_celsius": lambda handle: int(
-        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+#: The call that reads each key of gpushare.protocol.rows.CardSensors, with what it takes.
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "temperature_celsius": lambda handle: pynvml.nvmlDeviceGetTemperature(
+        handle, pynvml.NVML_TEMPERATURE_GPU
     ),
     "memory_temperature_celsius": _memory_temperature,
-    "power_milliwatts": lambda handle: int(pynvml.nvmlDeviceGetPowerUsage(handle)),
-    "energy_millijoules": lambda handle: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
-    "sm_clock_mhz": _clock(pynvml.NVML_CLOCK_SM),
-    "memory_clock_mhz": _clock(pynvml.NVML_CLOCK_MEM),
-    "memory_copy_percent": lambda handle: int(pynvml.nvmlDeviceGetUtilizationRates(handle).memory),
-    "encoder_percent": lambda handle: int(pynvml.nvmlDeviceGetEncoderUtilization(handle)[0]),
-    "decoder_percent": lambda handle: int(pynvml.nvmlDeviceGetDecoderUtilization(handle)[0]),
-    "pcie_replays": lambda handle: int(pynvml.nvmlDeviceGetPcieReplayCounter(handle)),
-    "correctable_rows": _remapped(0),
-    "uncorrectable_rows": _remapped(1),
-    "row_remap_failures": _remapped(3),
-    "corrected_ecc_errors": _ecc_errors(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-    "uncorrected_ecc_errors": _ecc_errors(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-    "reserved_bytes": lambda handle: int(
+    "power_milliwatts": pynvml.nvmlDeviceGetPowerUsage,
+    "energy_millijoules": pynvml.nvmlDeviceGetTotalEnergyConsumption,
+    "sm_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+    "memory_copy_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).memory,
+    "encoder_percent": lambda handle: pynvml.nvmlDeviceGetEncoderUtilization(handle)[0],
+    "decoder_percent": lambda handle: pynvml.nvmlDeviceGetDecoderUtilization(handle)[0],
+    "pcie_replays": pynvml.nvmlDeviceGetPcieReplayCounter,
+    "correctable_rows": lambda handle: pynvml.nvmlDeviceGetRemappedRows(handle)[0],
+    "uncorrectable_rows": lambda handle: pynvml.nvmlDeviceGetRemappedRows(handle)[1],
+    "row_remap_failures": lambda handle: pynvml.nvmlDeviceGetRemappedRows(handle)[3],
+    "corrected_ecc_errors": partial(_ecc_errors, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+    "uncorrected_ecc_errors": partial(_ecc_errors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+    "reserved_bytes": lambda handle: (
         pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).reserved
     ),
 }
@@ -516,7 +508,7 @@ def read_sensors(handle: Any) -> dict[str, int]:
     figures = {}
     for name, function in _READ.items():
         with contextlib.suppress(pynvml.NVMLError):
-            figures[name] = function(handle)
+            figures[name] = int(function(handle))
     return figures
 
 

@@ -16,6 +16,7 @@ import queue
 import select
 import selectors
 import socket
+import struct
 import threading
 import time
 import traceback
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 class Loop:
-    """Runs callbacks until `stop`. Other threads use `call`, `first`, `soon` and `stop` only.
+    """Runs callbacks until `stop`. Others use `call`, `first`, `soon`, `after` and `stop` only.
 
     `clock` returns seconds, by which timers are due.
     """
@@ -73,8 +74,12 @@ class Loop:
         """As `call`, with the next thing that wakes the loop: for what follows an answer."""
         self._calls.append(function)
 
+    def after(self, seconds: float, function: Call) -> None:
+        """As `later`, for any thread."""
+        self.call(lambda: self.later(seconds, function))
+
     def later(self, seconds: float, function: Call) -> None:
-        """Run `function` after `seconds`."""
+        """Run `function` after `seconds`; the loop's thread alone."""
         heapq.heappush(self._timers, (self._clock() + seconds, next(self._order), function))
 
     def every(self, seconds: float | Callable[[], float], function: Call) -> None:
@@ -361,6 +366,16 @@ def wait_readable(fd: int, seconds: float = 0.0) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
+
+
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """Return the pid and the uid of the process that connected, by the kernel."""
+    option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(option)
+    return pid, uid
 
 
 def boottime() -> float:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal, TypeAlias
 
@@ -65,8 +66,7 @@ class Evictions:
         worker: Worker,
         look: Callable[[], None],
     ) -> None:
-        self._state = state
-        self._client = client
+        self._state, self._client = state, client
         self._steps = EvictionSteps(state, client)
         self._room = RoomMaker(state, self._evict)
         self._worker = worker
@@ -130,10 +130,7 @@ class Evictions:
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
         fits = has_place(request, "", self._state)
-
-        def make() -> bool:
-            return self._room.make(fits, reason, is_online=is_online)
-
+        make = partial(self._room.make, fits, reason, is_online=is_online)
         try:
             with self._claimed():
                 return retry() if self._worker.run(make) else None
@@ -565,14 +562,7 @@ class RoomMaker:
         holders = [holder for holder in candidates if holder.key in burst]
         return max(holders, key=lambda holder: burst[holder.key], default=None)
 
-    def make(
-        self,
-        fits: Fits,
-        reason: str,
-        *,
-        is_online: bool,
-        besides: str = "",
-    ) -> bool:
+    def make(self, fits: Fits, reason: str, *, is_online: bool, besides: str = "") -> bool:
         """Evict as many as are needed for what `fits`; whether it has room then."""
         state = self._state
         for _ in range(_ROUNDS):
@@ -596,15 +586,13 @@ def has_place(request: PlacementRequest, own: str, state: DaemonState) -> Fits:
     """Return whether `request` has a place on cards that are not withheld for others than `own`."""
 
     def fits(capacities: Sequence[CardCapacity]) -> bool:
-        try:
-            place_request(
-                request,
-                state.queue.open_to(own, capacities, request.rank),
-                state.node.loaded().links,
-            )
-        except UserError:
-            return False
-        return True
+        opened, links = (
+            state.queue.open_to(own, capacities, request.rank),
+            state.node.loaded().links,
+        )
+        with contextlib.suppress(UserError):
+            return bool(place_request(request, opened, links))
+        return False
 
     return fits
 
@@ -638,9 +626,7 @@ class EvictionCandidate:
 
 
 def chosen_evictions(
-    candidates: Sequence[EvictionCandidate],
-    capacities: Sequence[CardCapacity],
-    fits: Fits,
+    candidates: Sequence[EvictionCandidate], capacities: Sequence[CardCapacity], fits: Fits
 ) -> tuple[EvictionCandidate, ...]:
     """Return the tenants to evict so that `fits` holds of the cards without them; none: it cannot.
 
@@ -671,9 +657,4 @@ def _less(
     capacities: Sequence[CardCapacity], evicted: Sequence[EvictionCandidate]
 ) -> tuple[CardCapacity, ...]:
     keys = {candidate.key for candidate in evicted}
-    return tuple(
-        replace(
-            capacity, allocations=tuple(use for use in capacity.allocations if use.key not in keys)
-        )
-        for capacity in capacities
-    )
+    return tuple(capacity.without(keys) for capacity in capacities)

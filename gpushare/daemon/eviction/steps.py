@@ -34,7 +34,9 @@ from gpushare.daemon.eviction.worker_main import (
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.limits import change_limit
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import EvictedProcess, EvictionRecord, TenantRecord
 from gpushare.errors import UserError
 
@@ -317,17 +319,17 @@ _SEEN_TIMES: Final = 2  # samples in a row: one may be older than the eviction
 class OnCardWatch:
     """Finds evicted tenants whose memory the driver lists: it should be none; truth thread."""
 
-    def __init__(self, state: DaemonState) -> None:
-        self._state = state
+    def __init__(self, ledger: Ledger, observed: Observations) -> None:
+        self._ledger, self._observed = ledger, observed
         self._looks: dict[str, int] = {}  # in how many samples in a row, by key
 
     def look(self) -> None:
         """Report evicted tenants with memory on a card, once each."""
-        usage = self._state.observed.usage
+        usage = self._observed.usage
         if usage.stale:
             return
         looks = {}
-        for record in self._state.ledger.entries.values():
+        for record in self._ledger.entries.values():
             used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
             if not record.is_off_card or not used:
                 continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gpushare.daemon.cards.worker_main import run_worker
@@ -36,7 +36,7 @@ SUCCESS: Final = 0
 NOT_INITIALIZED: Final = 3
 ILLEGAL_STATE: Final = 401
 NOT_SUPPORTED: Final = 801
-_LOCK: Final = "cuCheckpointProcessLock"  # there with all the others, from driver 570 on
+_CALLS: Final = "cuCheckpointProcess"  # all of them are there from driver 570 on
 
 
 class _LockArgs(ctypes.Structure):
@@ -81,15 +81,12 @@ class CheckpointApi:
 
     def describe(self) -> dict[str, Any]:
         """Return whether the driver has the API."""
-        return {"has_api": hasattr(self._cuda, _LOCK)}
+        return {"has_api": hasattr(self._cuda, f"{_CALLS}Lock")}
 
     def state(self, pid: int) -> dict[str, Any]:
         """Return the `state` of process `pid` beside the answer."""
         state = ctypes.c_int(-1)
-        answer = self._call(
-            lambda: self._cuda.cuCheckpointProcessGetState(pid, ctypes.byref(state))
-        )
-        return {**answer, "state": state.value}
+        return {**self._call("GetState", pid, state), "state": state.value}
 
     def lock(self, pids: Sequence[int], timeout_ms: int) -> dict[str, Any]:
         """Lock all of `pids` at the same time; `answers` has one for each.
@@ -100,10 +97,7 @@ class CheckpointApi:
         answers: list[dict[str, Any]] = [{} for _ in pids]
 
         def lock(number: int, pid: int) -> None:
-            arguments = _LockArgs(timeout_ms=timeout_ms)
-            answers[number] = self._call(
-                lambda: self._cuda.cuCheckpointProcessLock(pid, ctypes.byref(arguments))
-            )
+            answers[number] = self._call("Lock", pid, _LockArgs(timeout_ms=timeout_ms))
 
         threads = [
             threading.Thread(target=lock, args=(number, pid)) for number, pid in enumerate(pids)
@@ -116,9 +110,7 @@ class CheckpointApi:
 
     def checkpoint(self, pid: int) -> dict[str, Any]:
         """Move the GPU memory of a locked process to host memory."""
-        return self._call(
-            lambda: self._cuda.cuCheckpointProcessCheckpoint(pid, ctypes.byref(_NoArgs()))
-        )
+        return self._call("Checkpoint", pid, _NoArgs())
 
     def restore(self, pid: int, pairs: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Move it back; `pairs` are the UUIDs of each card and of the one in its place.
@@ -130,15 +122,11 @@ class CheckpointApi:
             *(_GpuPair(_uuid(before), _uuid(after)) for before, after in pairs)
         )
         arguments = _RestoreArgs(pairs=named if pairs else None, count=len(pairs))
-        return self._call(
-            lambda: self._cuda.cuCheckpointProcessRestore(pid, ctypes.byref(arguments))
-        )
+        return self._call("Restore", pid, arguments)
 
     def unlock(self, pid: int) -> dict[str, Any]:
         """Let a locked process go on."""
-        return self._call(
-            lambda: self._cuda.cuCheckpointProcessUnlock(pid, ctypes.byref(_NoArgs()))
-        )
+        return self._call("Unlock", pid, _NoArgs())
 
     def _initialise(self) -> int:
         if self._is_initialised:
@@ -147,11 +135,12 @@ class CheckpointApi:
         self._is_initialised = code == SUCCESS
         return code
 
-    def _call(self, function: Callable[[], int]) -> dict[str, Any]:
-        began = time.monotonic()
-        code = int(function())
+    def _call(self, name: str, pid: int, argument: Any) -> dict[str, Any]:
+        """Call cuCheckpointProcess`name` about a process."""
+        function, began = getattr(self._cuda, f"{_CALLS}{name}"), time.monotonic()
+        code = int(function(pid, ctypes.byref(argument)))
         if code == NOT_INITIALIZED and not self._is_initialised and not self._initialise():
-            code = int(function())
+            code = int(function(pid, ctypes.byref(argument)))
         return {
             "code": code,
             "error": "" if code == SUCCESS else self._name(code),

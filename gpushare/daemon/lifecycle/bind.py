@@ -12,7 +12,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.tenant_names import learn_name
-from gpushare.daemon.limits import DRIVER, requested_backend, set_driver_limits
+from gpushare.daemon.limits import DRIVER, hold_by_driver, requested_backend
 from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -70,15 +70,8 @@ def bind(  # noqa: PLR0913 - as the request has them
 
 def _follow(bound: TenantRecord, state: DaemonState) -> None:
     """Do what the container's start need not wait for, on the main thread after the answer."""
-    log(
-        "tenant-bound",
-        tenant=bound.key,
-        id=bound.id,
-        name=bound.title,
-        pid=bound.pid,
-        cgroup=bound.cgroup,
-        isolation=bound.isolation,
-    )
+    how = {"cgroup": bound.cgroup, "isolation": bound.isolation}
+    log("tenant-bound", **bound.identity, pid=bound.pid, **how)
     if not bound.name:
         state.names.submit(lambda: learn_name(bound.key, state))
 
@@ -130,10 +123,8 @@ def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
 
     The tenant is bound by then: what was set is cleared with it, whatever happens in between.
     """
-    isolation = set_driver_limits(record, state.node, state.tenants)
-    if isolation != record.isolation:
-        record = state.ledger.change(record.key, isolation=isolation)
-    if isolation != DRIVER == requested_backend(record):
+    record = hold_by_driver(record, state.node, state.ledger, state.tenants)
+    if record.isolation != DRIVER == requested_backend(record):
         raise BackendFailed(
             f"{record.title} requests backend driver, and the driver does not enforce its limits "
             "(see driver-limits-failed in the gpushared log); remove backend: the interposer "

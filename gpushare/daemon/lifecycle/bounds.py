@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement.request import Bounds, NoRoom, TenantCardUsage
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import reservations
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
@@ -18,16 +17,22 @@ from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import oversubscribed_bytes
 
 
-def of_user(
-    uid: int, request: ResolvedRequest, node: Node, ledger: Ledger, without: str = ""
+def of_holder(
+    holder: TenantRecord | TicketRecord,
+    request: ResolvedRequest,
+    node: Node,
+    ledger: Ledger,
+    without: str,
 ) -> Bounds:
-    """Return what holds for a request of a user without root.
+    """Return what holds for a request of `holder`, by its namespace, or its user without root.
 
-    Reservations for the user's tickets count, but for the one in the file `without`.
+    Of a user, reservations for tickets count, but for the one in the file `without`.
     """
-    own = [holder for holder in ledger.holders if holder.is_rootless and holder.uid == uid]
-    parts = _parts([holder for holder in own if holder.file != without], node)
-    return _bounds(request, f"user {uid}", parts)
+    if not holder.is_rootless:
+        return of_namespace(holder.namespace, request, node, ledger)
+    own = [other for other in ledger.holders if other.is_rootless and other.uid == holder.uid]
+    parts = _parts([other for other in own if other.file != without], node)
+    return _bounds(request, f"user {holder.uid}", parts)
 
 
 def of_namespace(namespace: str, request: ResolvedRequest, node: Node, ledger: Ledger) -> Bounds:
@@ -94,20 +99,23 @@ _KEY = "oversubscribe"
 _SHOWN = 4  # containers that a refusal names
 
 
-def managed_bytes(
+def managed_bytes(  # noqa: PLR0913, PLR0917 - all that it depends on
     quota: QuotaRequest,
     own: frozenset[str],
     cards: int,
     memory_max_bytes: int,
-    state: DaemonState,
+    node: Node,
+    ledger: Ledger,
 ) -> int:
-    """Return the bytes that a request for `oversubscribe` may have on each of `cards`.
+    """Return the bytes that a request for `oversubscribe` may have on each of `cards`; 0: none.
 
     `memory_max_bytes` is the container's own memory limit, which its host memory counts against; 0:
     it has none. QuotaError, and NoRoom if the tenants and granted tickets whose keys are not in
     `own` leave too little.
     """
-    limits = state.node.config.oversubscribe
+    if quota.oversubscribe in {None, "none"}:
+        return 0
+    limits = node.config.oversubscribe
     if not quota.has_memory():
         rule = "is for shares: a whole card has no quota"
         raise quota.refuse(_KEY, rule, "request memory, or leave it out")
@@ -133,7 +141,7 @@ def managed_bytes(
         rule = f"{needs}, above oversubscribe.host_memory, {most}"
         fix = f"use host:{exact_size(limits.host_memory_bytes // cards)} or less"
         raise quota.refuse(_KEY, rule, fix)
-    _check_host_memory(size * cards, own, state.node, state.ledger)
+    _check_host_memory(size * cards, own, node, ledger)
     return size
 
 

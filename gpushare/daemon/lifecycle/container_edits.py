@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import AUDITED, INTERPOSER
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.choose import place_request
@@ -41,7 +42,7 @@ from gpushare.oci.cdi import CdiError
 from gpushare.oci.container import OURS, LibraryTree
 from gpushare.oci.cuda_compat import Compat, CompatError
 from gpushare.oci.driver_files import CUDA, NVML, DriverCapabilities, DriverFiles, with_compat
-from gpushare.oci.edits import Edits, Hook, Mount
+from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.image_view import ImageView, PreparedImage
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
@@ -50,64 +51,348 @@ from gpushare.oci.spec import Spec
 _HOSTNAME: Final = "HOSTNAME="
 
 
-def edits_of(
-    original: Spec,
-    image: ImageView,
-    record: TenantRecord,
-    state: DaemonState,
-    check: Callable[[], None],
-) -> Edits:
-    """Return the edits for the container of `record`; its mount points are made, and its cache.
+class ContainerEditor:
+    """The edits of the container of `record`, whose spec is `original`.
 
-    IncompatibleImage, CoveredPath, CdiError, OSError: it cannot have its cards.
+    It reads the image, so it is never the decide thread's; `check` ends it by an exception.
     """
-    driver = state.node.loaded()
-    libraries = state.node.libraries
-    program = str(libraries.parent / "bin" / "gpushare-hook")
-    hook = container.binding_hook(program, str(state.node.config.socket), record.key)
-    cards = _cards(record, driver, moves=state.node.config.evict.moves)
-    tenant = _TenantParts(
-        record.shared,
-        cards,
-        () if record.cgroup else (hook,),  # else its launcher binds it
-        str(state.mounts.path(record.key)),
-        libraries,
-        mount_libraries(state.node, state.mounts) if _can_have_tree(original, record) else None,
-        cards[0][0] if len(cards) > len(record.allocations) else "",
-    )
-    made_under = (driver.files, driver.cards, driver.nvml, state.node.config)
-    request = _request(original, image, record, tenant, driver)
-    if request is not None:
-        known = state.prepared_images.find(made_under, request, image)
+
+    def __init__(
+        self,
+        original: Spec,
+        image: ImageView,
+        record: TenantRecord,
+        state: DaemonState,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._original, self._image, self._record = original, image, record
+        self._state, self._node, self._check = state, state.node, check
+        self._driver, self._libraries = state.node.loaded(), state.node.libraries
+        cards = (self._driver.card(allocation.uuid) for allocation in record.allocations)
+        self._own = [card for card in cards if card is not None]
+        self._names = self._card_names()  # of its cards, in the CDI spec
+        program = str(self._libraries.parent / "bin" / "gpushare-hook")
+        hook = container.binding_hook(program, str(self._node.config.socket), record.key)
+        self._hooks = () if record.cgroup else (hook,)  # else its launcher binds it
+        self._directory = str(state.mounts.path(record.key))
+        self._caches = self._node.config.state_dir / "ldcache"
+
+    def edits(self) -> Edits:
+        """Return the edits; the container's mount points are made, and its loader's cache.
+
+        IncompatibleImage, CoveredPath, CdiError, OSError: it cannot have its cards.
+        """
+        node, image, prepared = self._node, self._image, self._state.prepared_images
+        tree = mount_libraries(node, self._state.mounts) if self._can_have_tree() else None
+        made_under = (self._driver.files, self._driver.cards, self._driver.nvml, node.config)
+        request = self._prepared_by(tree)
+        known = None if request is None else prepared.find(made_under, request, image)
         if known is not None:
             with suppress(OSError):  # it is not as it was any more: looked at again
-                return _as_prepared(known, image, tenant, state.node)
-    chosen = choose_files(original, image, record, state, check)
-    wanted = _wanted(chosen, image, tenant, state.node)
-    placed = container.place(wanted, original, image, chosen.files)
-    if tenant.tree is not None:
-        placed = container.with_tree(placed, tenant.tree)
-    keep_notes(record, placed.notes, state)
-    cache = container.merged_cache(placed, image, state.node.platform)
-    inputs = image.seen()
-    is_plain = chosen.is_plain and not placed.notes and not placed.volume
-    if request is not None and inputs is not None and is_plain:
-        prepared = PreparedImage(inputs, image.created, placed.wanted, cache, tenant.directory)
-        state.prepared_images.keep(made_under, request, prepared)
-    return container.with_cache(placed, cache, image, _kept_caches(state.node))
+                return self._as_prepared(known)
+        chosen = self.choose_files()
+        placed = container.place(self._wanted(chosen), self._original, image, chosen.files)
+        if tree is not None:
+            placed = container.with_tree(placed, tree)
+        self._keep(placed.notes)
+        cache = container.merged_cache(placed, image, node.platform)
+        inputs = image.seen()
+        is_plain = chosen.is_plain and not placed.notes and not placed.volume
+        if request is not None and inputs is not None and is_plain:
+            made = PreparedImage(inputs, image.created, placed.wanted, cache, self._directory)
+            prepared.keep(made_under, request, made)
+        return container.with_cache(placed, cache, image, self._caches)
+
+    def _can_have_tree(self) -> bool:
+        """Whether the container can have the tree of libraries; else they are mounted singly.
+
+        A tree cannot have the SELinux label of one container. In a user namespace, crun (1.8.1)
+        binds the topmost mount only, and the names of the libraries would be empty files. With
+        CAP_SYS_ADMIN, a container could make the file system of the tree writable, for all
+        containers that have it.
+        """
+        original = self._original
+        namespaces = original.entries("linux", "namespaces")
+        has_users = any(namespace.get("type") == "user" for namespace in namespaces)
+        is_alike = not original.mount_label and not has_users and not original.may_mount()
+        return self._record.shared and is_alike
+
+    def _wanted(self, chosen: DriverFileChoice) -> container.ContainerEdits:
+        host = container.HostFiles(chosen.files, _filters(self._libraries), self._node.platform)
+        image, names, hooks = self._image, self._names, self._hooks
+        if not self._record.shared:
+            return container.whole(host, names, rootfs=image, hooks=hooks, wanted=chosen.wanted)
+        return container.shared(
+            host,
+            names,
+            rootfs=image,
+            hooks=hooks,
+            tenant_directory=self._directory,
+            extra=chosen.extra,
+            # The UUID of its card, if it has the nodes of others, to which it may move.
+            visible=names[0][0] if len(names) > len(self._record.allocations) else "",
+        )
+
+    def _as_prepared(self, known: PreparedImage) -> Edits:
+        edits = known.edits_of(self._directory, self._hooks)
+        self._image.create(known.created)
+        if known.cache is None:
+            return edits
+        mount = loader.put_cache(self._image, known.cache, self._caches)
+        return container.ContainerEdits(edits).with_mount(mount)
+
+    def _prepared_by(self, tree: LibraryTree | None) -> Hashable:
+        """Return all that decides, beside the image, what the container gets; None: keep nothing.
+
+        With the bytes of the loader's cache, by which two images have two entries.
+        """
+        if self._image.is_hosts():
+            return None
+        try:
+            cache = self._image.read(loader.CACHE, ldcache.MAX_BYTES)
+        except OSError:
+            return None
+        if cache is not None and len(cache) > ldcache.KEPT_BYTES:
+            return None
+        original, record = self._original, self._record
+        process = original.at("process") or {}
+        served = self._driver.files.served()
+        parts = (
+            [entry for entry in original.env if not entry.startswith(_HOSTNAME)],
+            [process.get(name) for name in ("args", "cwd")],
+            [[mount.get(name) for name in _OF_A_MOUNT] for mount in original.entries("mounts")],
+            [record.shared, record.namespace, str(self._libraries), served],
+            [self._names, tree and tree.path],
+        )
+        # A digest: an environment may be large, and have secrets in it.
+        return hashlib.sha256(json.dumps(parts).encode()).digest(), cache
+
+    def _card_names(self) -> list[tuple[str, ...]]:
+        """Return the names of the container's cards; also of those that it may be moved to.
+
+        The interposer library hides the others, and the audit sees a program that bypasses it.
+        """
+        own, moves = self._own, self._node.config.evict.moves and self._record.shared
+        others = [
+            card
+            for card in self._driver.cards
+            if moves and len(own) == 1 and card not in own
+            if card.instance is None and not card.is_divided
+            if card.model == own[0].model and own[0].instance is None
+        ]
+        return [
+            (card.uuid, *(card.instance.names if card.instance else (str(card.index),)))
+            for card in (*own, *others)
+        ]
+
+    def numa_binding(self) -> Bound:
+        """Return the CPUs and memory nodes that the container keeps; problems are noted.
+
+        Where the node of one of its cards is not known, all of it: its CPUs may be anywhere.
+        """
+        numa, uuids = self._node.numa, [part.uuid for part in self._record.allocations]
+        nodes = {uuid: self._driver.links.node(uuid) for uuid in uuids}
+        if NO_NODE in nodes.values():
+            unknown = [str(card.index) for card in self._own if nodes[card.uuid] == NO_NODE]
+            cards = ", ".join(unknown)
+            note = f"numa: bind: the NUMA node of card {cards} is not known: left as is"
+            binding = Bound(notes=(note,))
+        else:
+            path = self._original.at("linux", "cgroupsPath")
+            allowed = numa.allowed(path if isinstance(path, str) else "")
+            binding = bind(self._original, numa.of(nodes.values()), allowed)
+        self._keep(binding.notes)
+        return binding
+
+    def with_server(self, edits: Edits, servers: MpsSupervisor) -> Edits:
+        """Return `edits` with what makes the container a client of its card's MPS server.
+
+        The interposer library sets the variables before the driver reads them, from a file beside
+        the tenant's pages: what the container's own environment says only lowers its limits.
+
+        MpsRefused: it cannot be one.
+        """
+        grant = servers.admit(self._record.key, host_uid(self._original))
+        mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
+        # A device without a use: no socket is behind it.
+        mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
+        if grant.shared_memory:
+            mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
+        # For programs that reach the driver in another way: they are to find the server too.
+        env = {**edits.env, PIPE_ENV: PIPES}
+        return replace(edits, mounts=(*edits.mounts, *mounts), env=env)
+
+    # The driver files that the container gets, and whether its image fits driver and cards. They
+    # depend on NVIDIA_DRIVER_CAPABILITIES, on the cuda-compat package of the image and on the
+    # program that the container starts. Nothing that was requested is dropped silently: it is
+    # noted, and `inspect`, `ps` and the log show it. `compatibility` of the configuration, or of
+    # the namespace, decides what happens to an image that does not fit.
+
+    def choose_files(self) -> DriverFileChoice:
+        """Return the driver files of the container, and keep the notes in the ledger.
+
+        IncompatibleImage if the image is incompatible with this node and the policy refuses it.
+        """
+        requested = driver_files.requested_capabilities(self._original.variables)
+        notes = list(self._of_capabilities(requested))
+        extra = frozenset[str]()
+        if self._record.shared:
+            notes += self._of_program()
+            if self._node.config.allow_uninterposed:
+                extra = frozenset(requested.uninterposed)
+        package = cuda_compat.find(self._image)
+        notes += self._compatibility_notes(package)
+        files, copy, compat_notes = self._of_compat(package)
+        notes += compat_notes
+        self._keep(notes, extra, copy)
+        return DriverFileChoice(files, requested.wanted, extra, not (notes or extra or copy))
+
+    def _compatibility_notes(self, package: Compat | None) -> list[str]:
+        """Return what is noted of the image; IncompatibleImage where it is refused.
+
+        `package` is its own libcuda, if it has one.
+        """
+        record, policy = self._record, self._node.config.terms_of(self._record.namespace).compat
+        if policy == IGNORE:
+            return []
+        machine = machine_facts(self._own, self._driver, shared=record.shared)
+        image = image_facts(self._original, self._image, package, self._node)
+        ill = problems(compatibility.evaluate_image(image, machine))
+        for finding in ill:
+            log(
+                "tenant-image-incompatible",
+                "warning",
+                **record.named,
+                rule=finding.rule,
+                what=finding.what,
+                figures=dict(finding.numbers),
+                refused=policy == REFUSE and finding.level == "refuse",
+            )
+        if policy == REFUSE and ill and ill[0].level == "refuse":
+            where = f"compatibility: {REFUSE} of gpushare.yaml"
+            raise IncompatibleImage(
+                f"the image is incompatible with this node: {ill[0]}. The node's policy refuses it "
+                f"({where}); for details, run gpushare compat"
+            )
+        return [str(finding) for finding in ill[:_MOST_NOTES]]
+
+    def _keep(self, notes: Sequence[str], extra: Collection[str] = (), copy: str = "") -> None:
+        """Add to what is recorded of the tenant; `extra` bypasses the interposer library."""
+        ledger, record = self._state.ledger, self._record
+
+        def keep() -> None:
+            known = ledger.require(record)
+            is_audited = extra and known.isolation == INTERPOSER
+            ledger.change(
+                record.key,
+                notes=(*known.notes, *notes),
+                uninterposed=tuple(sorted({*known.uninterposed, *extra})),
+                compat=copy or known.compat,
+                isolation=AUDITED if is_audited else known.isolation,
+            )
+            for note in notes:
+                log("tenant-request-adjusted", **record.named, note=note)
+
+        if notes or extra or copy:
+            self._state.in_start(keep)
+
+    def _of_capabilities(self, requested: DriverCapabilities) -> Iterator[str]:
+        if requested.unknown:
+            words = ", ".join(requested.unknown)
+            yield f"{driver_files.VARIABLE}: no such capability: {words} (there are {_KNOWN})"
+        past = ", ".join(requested.uninterposed)
+        if not past or not self._record.shared:
+            return
+        if self._node.config.allow_uninterposed:
+            how = "bypasses the interposer library; the audit charges its memory afterwards"
+            yield f"{past}: {how}"
+        else:
+            yield (
+                f"not given: {past} ({driver_files.VARIABLE}); a share has compute and utility. "
+                "For more, request a whole card, or set allow_bypass_capabilities in gpushare.yaml"
+            )
+
+    def _of_program(self) -> Iterator[str]:
+        directory = self._original.at("process", "cwd")
+        directory = directory if isinstance(directory, str) else "/"
+        process = (_args(self._original), self._original.variables, directory)
+        program = elf.entry_program(self._image, process, self._node.platform)
+        if program.kind == "musl":
+            yield (
+                f"{program.path} uses musl, and the driver requires glibc: CUDA cannot be "
+                f"loaded in it; {_UNMEDIATED}"
+            )
+        elif program.kind == "static":
+            yield (
+                f"{program.path} is statically linked: no library can be loaded into it, including "
+                f"the interposer library; {_UNMEDIATED}. Programs that it starts are mediated if "
+                "they are not static"
+            )
+        elif program.kind == "foreign":
+            yield (
+                f"{program.path} is built for another architecture or for 32 bits: this machine "
+                f"has no driver for it; {_UNMEDIATED}"
+            )
+
+    def _of_compat(self, package: Compat | None) -> tuple[DriverFiles, str, list[str]]:
+        """Return the driver with a newer libcuda of the image's, its copy's name, and notes."""
+        files, driver_version = self._driver.files, self._driver.nvml.driver_version
+        if package is None or package.version <= cuda_compat.version(driver_version):
+            return files, "", []
+        subject = f"cuda-compat {package.text} of the image"
+        than = f"is newer than the driver {driver_version}"
+        other = next((card.model for card in self._own if not card.datacenter), "")
+        if other:
+            why = f"it requires data center cards, and {other} is not one"
+            return files, "", [f"{subject} {than} and is not used: {why}"]
+        until = time.monotonic() + _COPY_SECONDS
+
+        def check_time() -> None:
+            self._check()
+            if time.monotonic() > until:
+                raise CompatError(f"takes longer than {_COPY_SECONDS:g} s to copy")
+
+        try:
+            used, store = _used(self._state.ledger), compat_folder(self._node.config)
+            folder = cuda_compat.keep(self._image, package, store, used, check_time)
+            newer = with_compat(files, folder)
+        except (CompatError, CdiError, OSError) as error:
+            return files, "", [f"{subject} {than} and is not used: it {error}"]
+        log("cuda-compat-selected", **self._record.named, version=package.text, copy=folder.name)
+        return newer, folder.name, [f"{subject} {than}: its libcuda is the container's"]
+
+
+_OF_A_MOUNT: Final = ("destination", "type", "options")
+BIND: Final = "bind"
+#: The control daemon, as the host's root, writes to files in it: a container must not replace one.
+#: A client connects to a socket in it without a writable mount (unix_find_bsd, net/unix/af_unix.c).
+_PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
+_SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+_NOTHING: Final = "/dev/null"
+_NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
+IGNORE: Final = "ignore"
+REFUSE: Final = "refuse"
+_MOST_NOTES: Final = 6
+_COPY_SECONDS: Final = 6.0  # of a launcher's patience of ten
+_KNOWN: Final = ", ".join((*driver_files.ALL, "all"))
+_UNMEDIATED: Final = (
+    "calls that reach the card without libcuda are not refused, and the audit charges their memory"
+)
+
+
+class IncompatibleImage(UserError):
+    """The image does not fit, and the node's policy refuses such a container."""
 
 
 @dataclass(frozen=True)
-class _TenantParts:
-    """The parts of a container's edits that do not depend on its image."""
+class DriverFileChoice:
+    """The driver files of a container, and its driver capabilities."""
 
-    shared: bool
-    cards: list[tuple[str, ...]]  # their names in the CDI spec
-    hooks: tuple[Hook, ...]
-    directory: str
-    libraries: Path
-    tree: LibraryTree | None
-    visible: str = ""  # the UUID of its card, if it has the nodes of others, to which it may move
+    files: DriverFiles
+    wanted: frozenset[str]  # the capabilities of whole cards
+    extra: frozenset[str]  # those of a share, past the interposer library
+    is_plain: bool = False  # nothing is noted of the container, and it has no driver of its own
 
 
 def _filters(libraries: Path) -> loader.Filters:
@@ -124,177 +409,6 @@ def mount_libraries(node: Node, mounts: TenantMounts) -> LibraryTree | None:
         return None
 
 
-def _can_have_tree(original: Spec, record: TenantRecord) -> bool:
-    """Whether the container can have the tree of libraries; else they are mounted singly.
-
-    A tree cannot have the SELinux label of one container. In a user namespace, crun (1.8.1) binds
-    the topmost mount only, and the names of the libraries would be empty files. With CAP_SYS_ADMIN,
-    a container could make the file system of the tree writable, for all containers that have it.
-    """
-    namespaces = original.entries("linux", "namespaces")
-    has_users = any(namespace.get("type") == "user" for namespace in namespaces)
-    is_alike = not original.mount_label and not has_users and not original.may_mount()
-    return record.shared and is_alike
-
-
-def _wanted(
-    chosen: DriverFileChoice,
-    image: ImageView,
-    tenant: _TenantParts,
-    node: Node,
-) -> container.ContainerEdits:
-    host = container.HostFiles(chosen.files, _filters(tenant.libraries), node.platform)
-    if not tenant.shared:
-        return container.whole(
-            host, tenant.cards, rootfs=image, hooks=tenant.hooks, wanted=chosen.wanted
-        )
-    return container.shared(
-        host,
-        tenant.cards,
-        rootfs=image,
-        hooks=tenant.hooks,
-        tenant_directory=tenant.directory,
-        extra=chosen.extra,
-        visible=tenant.visible,
-    )
-
-
-def _as_prepared(known: PreparedImage, image: ImageView, tenant: _TenantParts, node: Node) -> Edits:
-    edits = known.edits_of(tenant.directory, tenant.hooks)
-    image.create(known.created)
-    if known.cache is None:
-        return edits
-    mount = loader.put_cache(image, known.cache, _kept_caches(node))
-    return container.ContainerEdits(edits).with_mount(mount)
-
-
-def _request(
-    original: Spec,
-    image: ImageView,
-    record: TenantRecord,
-    tenant: _TenantParts,
-    driver: LoadedDriver,
-) -> Hashable:
-    """Return all that decides, beside the image, what the container gets; None: nothing is kept.
-
-    With the bytes of the loader's cache, by which two images have two entries.
-    """
-    if image.is_hosts():
-        return None
-    try:
-        cache = image.read(loader.CACHE, ldcache.MAX_BYTES)
-    except OSError:
-        return None
-    if cache is not None and len(cache) > ldcache.KEPT_BYTES:
-        return None
-    process = original.at("process") or {}
-    parts = (
-        [entry for entry in original.env if not entry.startswith(_HOSTNAME)],
-        [process.get(name) for name in ("args", "cwd")],
-        [[mount.get(name) for name in _OF_A_MOUNT] for mount in original.entries("mounts")],
-        [tenant.shared, record.namespace, str(tenant.libraries), driver.files.served()],
-        [tenant.cards, tenant.tree and tenant.tree.path],
-    )
-    # A digest: an environment may be large, and have secrets in it.
-    return hashlib.sha256(json.dumps(parts).encode()).digest(), cache
-
-
-_OF_A_MOUNT: Final = ("destination", "type", "options")
-
-
-def _cards(
-    record: TenantRecord, driver: LoadedDriver, *, moves: bool = False
-) -> list[tuple[str, ...]]:
-    """Return the names of a container's cards; if it `moves`, also of those that it may go to.
-
-    The interposer library hides the others, and the audit sees a program that bypasses it.
-    """
-    own = list(filter(None, [driver.card(allocation.uuid) for allocation in record.allocations]))
-    others = [
-        card
-        for card in driver.cards
-        if moves and record.shared and len(own) == 1 and card not in own
-        if card.instance is None and not card.is_divided
-        if any(card.model == own_card.model and own_card.instance is None for own_card in own)
-    ]
-    return [
-        (card.uuid, *(card.instance.names if card.instance else (str(card.index),)))
-        for card in (*own, *others)
-    ]
-
-
-def _kept_caches(node: Node) -> Path:
-    return node.config.state_dir / "ldcache"
-
-
-BIND: Final = "bind"
-
-
-def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bound:
-    """Return the CPUs and memory nodes that a container keeps; problems are noted.
-
-    Where the node of one of its cards is not known, all of it: its CPUs may be anywhere.
-    """
-    driver = state.node.loaded()
-    nodes = {
-        allocation.uuid: driver.links.node(allocation.uuid) for allocation in record.allocations
-    }
-    unknown = [uuid for uuid, number in nodes.items() if number == NO_NODE]
-    if unknown:
-        cards = ", ".join(
-            str(card.index) for uuid in unknown if (card := driver.card(uuid)) is not None
-        )
-        note = f"numa: bind: the NUMA node of card {cards} is not known: left as is"
-        binding = Bound(notes=(note,))
-    else:
-        path = original.at("linux", "cgroupsPath")
-        allowed = state.node.numa.allowed(path if isinstance(path, str) else "")
-        binding = bind(original, state.node.numa.of(nodes.values()), allowed)
-    if binding.notes:
-        state.in_start(lambda: _note_binding(record, binding.notes, state.ledger))
-        for note in binding.notes:
-            log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
-    return binding
-
-
-def _note_binding(record: TenantRecord, notes: Sequence[str], ledger: Ledger) -> None:
-    known = ledger.require(record)
-    ledger.describe(record.key, notes, known.uninterposed, known.compat)
-
-
-# --- the route to the MPS server, for a container on a card in MPS mode ---
-#
-# The interposer library sets the variables before the driver reads them, from a file beside the
-# tenant's pages: what the container's own environment says only lowers its limits.
-
-#: The control daemon, as the host's root, writes to files in it: a container must not replace one.
-#: A client connects to a socket in it without a writable mount (unix_find_bsd, net/unix/af_unix.c).
-_PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
-_SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
-_NOTHING: Final = "/dev/null"
-_NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
-
-
-def with_server(edits: Edits, original: Spec, record: TenantRecord, node: Node) -> Edits:
-    """Return `edits` with what makes the container of `record` a client of its card's server.
-
-    MpsRefused: it cannot be one.
-    """
-    grant = node.mps.admit(record.key, host_uid(original))
-    mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
-    # A device without a use: no socket is behind it.
-    mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
-    if grant.shared_memory:
-        mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
-    return replace(
-        edits,
-        mounts=(*edits.mounts, *mounts),
-        # For programs that reach the driver in another way: they are to find the server too.
-        env={**edits.env, PIPE_ENV: PIPES},
-    )
-
-
 def host_uid(original: Spec) -> int:
     """Return the host's uid of a container's first process: that is what the MPS server sees."""
     user = original.at("process", "user") or {}
@@ -304,49 +418,6 @@ def host_uid(original: Spec) -> int:
         if first <= uid < first + size:
             return int(mapping.get("hostID", 0)) + int(uid) - int(first)
     return int(uid)
-
-
-# --- the driver files that a container gets, and whether its image fits driver and cards ---
-#
-# The files depend on NVIDIA_DRIVER_CAPABILITIES, on the cuda-compat package of the image and on
-# the program that the container starts. Nothing that was requested is dropped silently: it is
-# noted, and `inspect`, `ps` and the log show it. `compatibility` of the configuration, or of the
-# namespace, decides what happens to an image that does not fit.
-
-IGNORE: Final = "ignore"
-REFUSE: Final = "refuse"
-
-_MOST_NOTES: Final = 6
-
-
-class IncompatibleImage(UserError):
-    """The image does not fit, and the node's policy refuses such a container."""
-
-
-def compatibility_notes(
-    original: Spec, rootfs: Rootfs, package: Compat | None, record: TenantRecord, node: Node
-) -> list[str]:
-    """Return what is noted of the container of `record`; IncompatibleImage where it is refused.
-
-    `package` is the image's own libcuda, if it has one.
-    """
-    policy = node.config.terms_of(record.namespace).compat
-    if policy == IGNORE:
-        return []
-    driver = node.loaded()
-    cards = list(filter(None, [driver.card(allocation.uuid) for allocation in record.allocations]))
-    machine = machine_facts(cards, driver, shared=record.shared)
-    image = image_facts(original, rootfs, package, node)
-    ill = problems(compatibility.evaluate_image(image, machine))
-    for finding in ill:
-        _log(finding, record, refused=policy == REFUSE and finding.level == "refuse")
-    if policy == REFUSE and ill and ill[0].level == "refuse":
-        where = f"compatibility: {REFUSE} of gpushare.yaml"
-        raise IncompatibleImage(
-            f"the image is incompatible with this node: {ill[0]}. The node's policy refuses it "
-            f"({where}); for details, run gpushare compat"
-        )
-    return [str(finding) for finding in ill[:_MOST_NOTES]]
 
 
 def image_facts(original: Spec, rootfs: Rootfs, package: Compat | None, node: Node) -> rules.Image:
@@ -381,82 +452,6 @@ def problems(
     )
 
 
-def _args(original: Spec) -> list[str]:
-    words = original.at("process", "args")
-    return [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
-
-
-def _log(finding: rules.CompatibilityFinding, record: TenantRecord, *, refused: bool) -> None:
-    figures: Mapping[str, str] = finding.numbers
-    log(
-        "tenant-image-incompatible",
-        "warning",
-        tenant=record.key,
-        name=record.title,
-        rule=finding.rule,
-        what=finding.what,
-        figures=dict(figures),
-        refused=refused,
-    )
-
-
-_COPY_SECONDS: Final = 6.0  # of a launcher's patience of ten
-_KNOWN: Final = ", ".join((*driver_files.ALL, "all"))
-_UNMEDIATED: Final = (
-    "calls that reach the card without libcuda are not refused, and the audit charges their memory"
-)
-
-
-@dataclass(frozen=True)
-class DriverFileChoice:
-    """The driver files of a container, and its driver capabilities."""
-
-    files: DriverFiles
-    wanted: frozenset[str]  # the capabilities of whole cards
-    extra: frozenset[str]  # those of a share, past the interposer library
-    is_plain: bool = False  # nothing is noted of the container, and it has no driver of its own
-
-
-def choose_files(
-    original: Spec,
-    rootfs: Rootfs,
-    record: TenantRecord,
-    state: DaemonState,
-    check: Callable[[], None] = lambda: None,
-) -> DriverFileChoice:
-    """Return the driver files of a container, and keep the notes in the ledger.
-
-    It reads the image, so it is never the decide thread's; `check` ends it by an exception.
-    IncompatibleImage if the image is incompatible with this node and the policy refuses it.
-    """
-    requested = driver_files.requested_capabilities(original.variables)
-    notes = list(_of_capabilities(requested, record, state.node.config))
-    extra = frozenset[str]()
-    if record.shared:
-        notes += _of_program(original, rootfs, state.node)
-        if state.node.config.allow_uninterposed:
-            extra = frozenset(requested.uninterposed)
-    package = cuda_compat.find(rootfs)
-    notes += compatibility_notes(original, rootfs, package, record, state.node)
-    files, copy, compat_notes = _of_compat(rootfs, package, record, state, check)
-    notes += compat_notes
-    is_plain = not (notes or extra or copy)
-    if not is_plain:
-        state.in_start(lambda: _keep(record, notes, extra, copy, state.ledger))
-    return DriverFileChoice(files, requested.wanted, extra, is_plain)
-
-
-def keep_notes(record: TenantRecord, notes: Sequence[str], state: DaemonState) -> None:
-    """Add `notes` to those of the tenant, after `choose_files`."""
-
-    def keep() -> None:
-        known = state.ledger.require(record)
-        _keep(known, list(notes), frozenset(known.uninterposed), known.compat, state.ledger)
-
-    if notes:
-        state.in_start(keep)
-
-
 def sweep_compat(node: Node, ledger: Ledger) -> None:
     """Remove the copies of cuda-compat packages that no container has had for a day."""
     try:
@@ -471,102 +466,9 @@ def compat_folder(config: Config) -> Path:
     return config.state_dir / "compat"
 
 
-def _keep(
-    record: TenantRecord, notes: list[str], extra: frozenset[str], copy: str, ledger: Ledger
-) -> None:
-    ledger.require(record)
-    ledger.describe(record.key, notes, sorted(extra), copy)
-    if extra and record.isolation == INTERPOSER:
-        ledger.change(record.key, isolation=AUDITED)
-    for note in notes:
-        log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
-
-
-def _of_capabilities(
-    requested: DriverCapabilities, record: TenantRecord, config: Config
-) -> Iterator[str]:
-    if requested.unknown:
-        words = ", ".join(requested.unknown)
-        yield f"{driver_files.VARIABLE}: no such capability: {words} (there are {_KNOWN})"
-    past = ", ".join(requested.uninterposed)
-    if not past or not record.shared:
-        return
-    if config.allow_uninterposed:
-        yield f"{past}: bypasses the interposer library; the audit charges its memory afterwards"
-    else:
-        yield (
-            f"not given: {past} ({driver_files.VARIABLE}); a share has compute and utility. "
-            "For more, request a whole card, or set allow_bypass_capabilities in gpushare.yaml"
-        )
-
-
-def _of_program(original: Spec, rootfs: Rootfs, node: Node) -> Iterator[str]:
+def _args(original: Spec) -> list[str]:
     words = original.at("process", "args")
-    args = [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
-    directory = original.at("process", "cwd")
-    process = (args, original.variables, directory if isinstance(directory, str) else "/")
-    program = elf.entry_program(rootfs, process, node.platform)
-    if program.kind == "musl":
-        yield (
-            f"{program.path} uses musl, and the driver requires glibc: CUDA cannot be "
-            f"loaded in it; {_UNMEDIATED}"
-        )
-    elif program.kind == "static":
-        yield (
-            f"{program.path} is statically linked: no library can be loaded into it, including the "
-            f"interposer library; {_UNMEDIATED}. Programs that it starts are mediated if they are "
-            "not static"
-        )
-    elif program.kind == "foreign":
-        yield (
-            f"{program.path} is built for another architecture or for 32 bits: this machine has no "
-            "driver for it; "
-            f"{_UNMEDIATED}"
-        )
-
-
-def _of_compat(
-    rootfs: Rootfs,
-    package: Compat | None,
-    record: TenantRecord,
-    state: DaemonState,
-    check: Callable[[], None],
-) -> tuple[DriverFiles, str, list[str]]:
-    """Return the driver with a newer libcuda of the image's, the name of its copy, and notes."""
-    driver = state.node.loaded()
-    files = driver.files
-    if package is None or package.version <= cuda_compat.version(driver.nvml.driver_version):
-        return files, "", []
-    subject = f"cuda-compat {package.text} of the image"
-    than = f"is newer than the driver {driver.nvml.driver_version}"
-    cards = [driver.card(allocation.uuid) for allocation in record.allocations]
-    other = next(
-        (card.model for card in cards if isinstance(card, Card) and not card.datacenter), ""
-    )
-    if other:
-        why = f"it requires data center cards, and {other} is not one"
-        return files, "", [f"{subject} {than} and is not used: {why}"]
-    until = time.monotonic() + _COPY_SECONDS
-
-    def check_time() -> None:
-        check()
-        if time.monotonic() > until:
-            raise CompatError(f"takes longer than {_COPY_SECONDS:g} s to copy")
-
-    try:
-        store = compat_folder(state.node.config)
-        folder = cuda_compat.keep(rootfs, package, store, _used(state.ledger), check_time)
-        newer = with_compat(files, folder)
-    except (CompatError, CdiError, OSError) as error:
-        return files, "", [f"{subject} {than} and is not used: it {error}"]
-    log(
-        "cuda-compat-selected",
-        tenant=record.key,
-        name=record.title,
-        version=package.text,
-        copy=folder.name,
-    )
-    return newer, folder.name, [f"{subject} {than}: its libcuda is the container's"]
+    return [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
 
 
 def _used(ledger: Ledger) -> set[str]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import expected_cgroup
 from gpushare.daemon.identity import container_names, processes
-from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import (
     container_edits,
     release,
@@ -33,7 +32,6 @@ from gpushare.daemon.lifecycle.container_edits import find_image_needs
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.queue import (
     Applicant,
-    Queue,
     QueueFull,
     RoomForStarts,
     TicketNotFound,
@@ -47,12 +45,13 @@ from gpushare.daemon.lifecycle.reserve import (
     reserve,
     truncated_notes,
 )
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger, ReservationLost
-from gpushare.daemon.store.record import TenantRecord, settings_key
+from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketSource
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
@@ -136,7 +135,9 @@ class ContainerRequest(ResolvedRequest):
     secret: str = ""  # of the ticket that the container shows; empty: none
 
 
-def create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dict[str, Any]:
+def create(
+    bundle: NewContainer, state: DaemonState, room: RoomForStarts, servers: MpsSupervisor
+) -> dict[str, Any]:
     """Give the container what it requests: `{"mode": "none" | "shared" | "exclusive", "key": ...}`.
 
     QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError, CreateAbandoned,
@@ -144,87 +145,278 @@ def create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dic
     """
     with state.creating.lock(bundle.key, bundle.check):
         bundle.check()
-        return _create(bundle, state, room)
+        _refuse_second_maker(bundle, state.ledger)  # and again by the decide thread, which reserves
+        return _Creation(bundle, state, room, servers).run()
 
 
-def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dict[str, Any]:
-    _refuse_second_maker(bundle, state.ledger)  # and again by the decide thread, which reserves
-    loaded = spec.load(bundle.bundle_fd)
-    original = edits.strip(loaded)
-    # Annotations are a user's: any container can be marked as a sandbox, with a card in it.
-    if original.is_sandbox() and not injected_gpu.is_placed(original):
-        return _nothing(bundle, original, loaded, None, state)
-    request = _read_request(bundle, original, state.node, state.ledger)
-    if request.effective.kind == "none":
-        stripped = edits.apply(original, edits.Edits(), request.placed.taken)
-        return _nothing(bundle, stripped, loaded, request.effective, state)
-    if bundle.is_restore:
-        raise RestoreRefused(
-            f"container {bundle.identity} requests a GPU, and a checkpoint has no state of the "
-            "driver. Create the container instead."
+class _Creation:
+    """One create: the container's spec, without what an earlier start put in, and its names."""
+
+    def __init__(
+        self, bundle: NewContainer, state: DaemonState, room: RoomForStarts, servers: MpsSupervisor
+    ) -> None:
+        self._bundle, self._state, self._room, self._servers = bundle, state, room, servers
+        self._node, self._ledger = state.node, state.ledger
+        self._loaded = spec.load(bundle.bundle_fd)
+        self._original = edits.strip(self._loaded)
+        self._in_pod = is_of_kubelet(self._original, bundle.path)
+        self._annotations = trusted_annotations(bundle.path, self._original.annotations)
+        self._pod = pod_of(self._annotations)
+        name = container_names.name_from_spec(bundle.identity, bundle.path, self._annotations)
+        self._name = name.name or bundle.identity[:12]
+        pod = self._pod or PodIdentity("")
+        self._record = TenantRecord(
+            key=bundle.key,
+            state="none",
+            id=bundle.identity,
+            name=name.name,
+            engine=name.engine,
+            bundle=bundle.path,
+            namespace=pod.namespace,
+            sandbox=pod.sandbox,
+            container=pod.container,
+            pod=pod.name,
+            pod_uid=pod.uid,
+            labels=container_names.recorded_labels(self._annotations, state.node.config.labels),
         )
-    is_shared = request.effective.kind == "shared"
-    needs = find_image_needs(
-        original, bundle.rootfs_fd, request.terms.compat, state.node, shared=is_shared
-    )
-    applicant = replace(
-        _applicant(bundle, original, state.node),
-        image_needs=needs,
-        claim="" if request.grant is None else request.grant.claim,
-        maker=_maker_process(bundle),
-        cgroup=_cgroup(bundle, original, state.node),
-        shows_holders=state.node.config.read_group is None
-        and not is_of_kubelet(original, bundle.path),
-    )
-    has_spare = is_shared and not applicant.label
 
-    def reserve_now() -> TenantRecord:
-        return state.in_start(lambda: _reserve(bundle, applicant, request, state, room.queue))
+    def run(self) -> dict[str, Any]:
+        bundle, original, state = self._bundle, self._original, self._state
+        # Annotations are a user's: any container can be marked as a sandbox, with a card in it.
+        if original.is_sandbox() and not injected_gpu.is_placed(original):
+            return self._nothing(original, None)
+        request = self._read_request()
+        if request.effective.kind == "none":
+            stripped = edits.apply(original, edits.Edits(), request.placed.taken)
+            return self._nothing(stripped, request.effective)
+        if bundle.is_restore:
+            raise RestoreRefused(
+                f"container {bundle.identity} requests a GPU, and a checkpoint has no state of the "
+                "driver. Create the container instead."
+            )
+        is_shared = request.effective.kind == "shared"
+        applicant = self._applicant(request, is_shared=is_shared)
 
-    try:
-        with state.mounts.claimed() if has_spare else nullcontext():
-            try:
-                record = reserve_now()
-            except NoRoom as error:
-                about = applicant.name or bundle.identity[:12], request.effective.class_ == "online"
-                record = room.reserve_again(error, about, reserve_now, bundle.waits)
-    except UserError as error:
-        if request.quota.wait_seconds is None or not lacks_room(error):
+        def reserve_now() -> TenantRecord:
+            return state.in_start(lambda: self._reserve(applicant, request))
+
+        try:
+            with state.mounts.claimed() if is_shared and not applicant.label else nullcontext():
+                try:
+                    record = reserve_now()
+                except NoRoom as error:
+                    about = self._name, request.effective.class_ == "online"
+                    record = self._room.reserve_again(error, about, reserve_now, bundle.waits)
+        except UserError as error:
+            if request.quota.wait_seconds is None or not lacks_room(error):
+                raise
+            with self._granted(request) as secret:
+                shown = replace(request, secret=secret or request.secret)
+                record = state.in_start(lambda: self._reserve(applicant, shown))
+        try:
+            edited = self._edited(request, record)
+            bundle.check()
+            self._ledger.require(record)
+            spec.store(bundle.bundle_fd, edited, self._loaded)
+        except BaseException:
+            log_reserved(record, self._node)
+            state.decide.run(lambda: _release_failed(record, state))
             raise
-        record = _wait_and_reserve(bundle, applicant, request, state, room.queue)
-    try:
-        edited = _edited(bundle, original, request, record, state)
-        bundle.check()
-        state.ledger.require(record)
-        spec.store(bundle.bundle_fd, edited, loaded)
-    except BaseException:
-        log_reserved(record, state.node)
-        state.decide.run(lambda: _release_failed(record, state))
-        raise
-    state.loop.soon(lambda: _follow(record, state))
-    binder = LAUNCHER if record.cgroup else "hook"
-    return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+        state.loop.soon(lambda: _follow(record, state))
+        binder = LAUNCHER if record.cgroup else "hook"
+        return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+
+    def _applicant(self, request: ContainerRequest, *, is_shared: bool) -> TenantIdentity:
+        bundle, original, node = self._bundle, self._original, self._node
+        needs = find_image_needs(
+            original, bundle.rootfs_fd, request.terms.compat, node, shared=is_shared
+        )
+        cgroup = ""  # of a container that its launcher is to bind
+        if bundle.binds and node.config.bind == LAUNCHER:
+            path = original.at("linux", "cgroupsPath")
+            cgroup = expected_cgroup(path, bundle.identity, bundle.maker)
+        record = replace(
+            self._record,
+            claim="" if request.grant is None else request.grant.claim,
+            maker=bundle.maker,  # the end of the create finds one that is gone
+            maker_starttime=(bundle.maker and processes.start_time(bundle.maker)) or 0,
+            cgroup=cgroup,
+        )
+        limit = original.at("linux", "resources", "memory", "limit")
+        return TenantIdentity(
+            record,
+            label=original.mount_label,
+            owner=_root_of(original),
+            shows_holders=node.config.read_group is None and not self._in_pod,
+            image_needs=needs,
+            # OCI runtime spec, config-linux.md, Memory.
+            memory_max_bytes=limit if isinstance(limit, int) and limit > 0 else 0,
+        )
+
+    def _read_request(self) -> ContainerRequest:
+        """Return what the container requests, from whatever source, and the effective request."""
+        bundle, original, node, pod = self._bundle, self._original, self._node, self._pod
+        placed = injected_gpu.InjectedGpu()
+        if node.driver is not None:
+            placed = injected_gpu.find(original, node.driver.files)
+        bundle.about["name"] = self._record.name
+        if pod is not None:
+            bundle.about["pod"] = TenantPod(
+                namespace=pod.namespace, name=pod.name, uid=pod.uid, container=pod.container
+            )
+        grant = scheduled.find_grant(original, pod, node, self._ledger, bundle.check)
+        overrides = node.overrides.of(self._record.settings_key)
+        parsed = parse_spec_request(
+            self._annotations,
+            original.variables,
+            of_pod=sandbox_annotations(self._annotations, bundle.path),
+            cards=placed.cards,
+            terms_of=node.config.terms_of,
+            operator={key: text for key, text in overrides.items() if key in KEYS},
+            scheduled=None if grant is None else grant.request,
+        )
+        if parsed.quota.requested or bundle.marker == STRONG:
+            node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
+        quota, effective = scheduled.effective_request(
+            parsed, grant, node.config.kubernetes_mode, in_pod=self._in_pod
+        )
+        if self._in_pod and quota.wait_seconds is not None:
+            raise quota.refuse("wait", *NO_WAIT_IN_PODS)
+        placed = placed if grant is None else grant.taken_out(placed)
+        secret = original.variables.get(TICKET_VARIABLE, "")
+        return ContainerRequest(quota, effective, parsed.terms, placed, parsed.pod, grant, secret)
+
+    def _reserve(self, applicant: TenantIdentity, request: ContainerRequest) -> TenantRecord:
+        """Reserve what the container requests, where the node's terms and its pod allow it."""
+        state, cards = self._state, request.placed.cards
+        self._bundle.check()
+        _refuse_second_maker(self._bundle, self._ledger)
+        take_over_changed_driver(self._node)
+        request.terms.max_per_request.refuse_above(request.quota, request.effective, cards)
+        if request.pod is not None:
+            release_ended_of(request.pod, state)
+            refuse_second_container(request.pod, request.quota, state)
+        ticket = shown_by_container(request.secret, self._ledger) if request.secret else None
+        try:
+            record = reserve(applicant, request, state, ticket)
+        except NoRoom as error:
+            if not request.is_whole or applicant.record.claim:
+                raise
+            why = f"cannot be allocated: {error}"
+            raise whole_cards_refused(request.quota, cards, why) from error
+        if ticket is not None:
+            self._room.queue.note_start(ticket)
+        return record
+
+    def _nothing(self, wanted: Spec, effective: EffectiveRequest | None) -> dict[str, Any]:
+        """Take out what an earlier start put in, and note why the container got no GPU."""
+        bundle, state = self._bundle, self._state
+        state.in_start(lambda: release_earlier(self._record, state))
+        if requests_gpu(wanted.annotations):
+            wanted = edits.seen(wanted)  # else gpushare-hook takes it for one that came past us
+        spec.store(bundle.bundle_fd, wanted, self._loaded)
+        if effective is not None:
+            notes = truncated_notes(effective.notes)
+            record = replace(self._record, why=effective.why, notes=notes)
+            state.in_start(lambda: self._ledger.add(record))
+            log(
+                "tenant-not-allocated",
+                tenant=bundle.key,
+                id=bundle.identity,
+                reason=effective.why,
+                notes=notes,
+                pod=record.of_pod,
+            )
+        return {"mode": "none", "key": bundle.key}
+
+    def _edited(self, request: ContainerRequest, record: TenantRecord) -> Spec:
+        """Return the spec with the cards of `record`; the image's loader cache names libraries."""
+        original, state = self._original, self._state
+        stripped = original if request.grant is None else request.grant.removed_from(original)
+        with closing(ImageView(self._bundle.rootfs_fd)) as image:
+            check = self._bundle.check
+            editor = container_edits.ContainerEditor(stripped, image, record, state, check)
+            changes = editor.edits()
+        if record.isolation == MPS:
+            changes = editor.with_server(changes, self._servers)
+        if request.quota.numa == container_edits.BIND:
+            cpuset = editor.numa_binding()
+            changes = replace(changes, cpus=cpuset.cpus, mems=cpuset.mems)
+        return edits.apply(original, changes, request.placed.taken)
+
+    # GPUSHARE_WAIT: a create waits for room, at most as long as its container requests. Docker
+    # holds the container's lock meanwhile, so the time is short (quota/values.py, ShortWait). The
+    # create's own thread waits, never the decide thread. Few may wait at a time: each keeps a
+    # thread of those that all creates share.
+
+    @contextmanager
+    def _granted(self, request: ContainerRequest) -> Iterator[str]:
+        """Yield the secret of a ticket that was granted, "" if there was no room in time.
+
+        A ticket that was not taken over in the block ends with it.
+        """
+        bundle, queue, run = self._bundle, self._room.queue, self._state.decide.run
+        seconds = request.quota.wait_seconds or 0
+        tickets = self._ledger.tickets.values()
+        if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:
+            yield ""
+            return
+        maker = bundle.maker or os.getpid()
+        client = Applicant(
+            self._name, 0, maker, is_rootless=False, kind="create", wait_seconds=seconds
+        )
+        cards = _engine_text(request.placed.cards, self._node)
+        try:
+            source = TicketSource(_options(request.quota), {}, {}, cards)
+            ticket, secret = run(lambda: queue.take(client, source))
+        except (NoRoom, QueueFull, TicketNotFound):
+            yield ""
+            return
+        try:
+            bundle.waits(seconds)
+            until = time.monotonic() + seconds
+            while (now := self._ledger.tickets.get(ticket.id)) is not None and not now.is_granted:
+                bundle.check()
+                if time.monotonic() > until:
+                    break
+                time.sleep(_LOOK_SECONDS)
+            bundle.waits(0)
+            yield secret if now is not None and now.is_granted else ""
+        finally:
+            if ticket.id in self._ledger.tickets:
+                run(lambda: queue.drop(ticket.id))
 
 
-def _wait_and_reserve(
-    bundle: NewContainer,
-    applicant: TenantIdentity,
-    request: ContainerRequest,
-    state: DaemonState,
-    queue: Queue,
-) -> TenantRecord:
-    """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
-    waiting = WaitingCreate(
-        applicant.name or bundle.identity[:12],
-        bundle.maker,
-        request.quota,
-        request.placed.cards,
-        bundle.check,
-        bundle.waits,
-    )
-    with granted(waiting, state, queue) as secret:
-        shown = replace(request, secret=secret or request.secret)
-        return state.in_start(lambda: _reserve(bundle, applicant, shown, state, queue))
+_MOST_WAITING: Final = 16
+_LOOK_SECONDS: Final = 0.05
+
+
+def _options(quota: QuotaRequest) -> dict[str, str]:
+    """Return what is requested, by canonical key; a profile is in it as what it stands for."""
+    values = {key: value.text for key, value in quota.requested.items() if key != WAIT}
+    rest = {key: value for key, value in quota.requested.items() if key != PROFILE}
+    if requests_memory(rest):
+        values.pop(PROFILE, None)
+    return values
+
+
+def _engine_text(cards: EngineCards | None, node: Node) -> str:
+    """Return the cards that the engine put into the spec, as `--gpus` names them."""
+    if cards is None:
+        return ""
+    if cards.all_cards:
+        return "all"
+    by_minor = {card.minor: card.uuid for card in node.loaded().cards if card.instance is None}
+    named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
+    return f"device={','.join(named)}" if named else str(cards.count or 1)
+
+
+def _root_of(original: Spec) -> int:
+    """Return the host's uid of the container's root: it opens the sources of its own mounts."""
+    for mapping in original.entries("linux", "uidMappings"):
+        if mapping.get("containerID") == 0 and isinstance(mapping.get("hostID"), int):
+            return int(mapping["hostID"])
+    return 0
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:
@@ -232,129 +424,22 @@ def _follow(record: TenantRecord, state: DaemonState) -> None:
 
     If gpushared is killed before, the next one watches the maker of each reservation.
     """
+
+    def watch() -> None:  # unless the reservation is another's by now, or bound
+        with suppress(ReservationLost):
+            if state.ledger.require(record).state == "reserved":
+                release.watch_maker(record, state)
+
     if record.maker:
-        state.decide.submit(lambda: _watch_maker(record, state))
+        state.decide.submit(watch)
     log_reserved(record, state.node)
-
-
-def _watch_maker(record: TenantRecord, state: DaemonState) -> None:
-    """See that the reservation goes with its maker, unless it is another's by now, or bound."""
-    now = state.ledger.entries.get(record.key)
-    if now is not None and (now.state, now.maker, now.created) == (
-        "reserved",
-        record.maker,
-        record.created,
-    ):
-        release.watch_maker(record, state)
 
 
 def _release_failed(record: TenantRecord, state: DaemonState) -> None:
     """Release a reservation whose container could not be set up, unless it is another's now."""
-    try:
+    with suppress(ReservationLost):
         state.ledger.require(record)
-    except ReservationLost:
-        return
-    release.release_tenant(record.key, state, "its container could not be set up")
-
-
-def _read_request(
-    bundle: NewContainer, original: Spec, node: Node, ledger: Ledger
-) -> ContainerRequest:
-    """Return what the container requests, from whatever source, and the effective request."""
-    placed = (
-        injected_gpu.InjectedGpu()
-        if node.driver is None
-        else injected_gpu.find(original, node.driver.files)
-    )
-    annotations = trusted_annotations(bundle.path, original.annotations)
-    pod = pod_of(annotations)
-    _describe(bundle, annotations, pod)
-    settings = (
-        bundle.identity if pod is None else settings_key(bundle.identity, pod.uid, pod.container)
-    )
-    grant = scheduled.find_grant(original, pod, node, ledger, bundle.check)
-    parsed = parse_spec_request(
-        annotations,
-        original.variables,
-        of_pod=sandbox_annotations(annotations, bundle.path),
-        cards=placed.cards,
-        terms_of=node.config.terms_of,
-        operator=_of_quota(node.overrides.of(settings)),
-        scheduled=None if grant is None else grant.request,
-    )
-    if parsed.quota.requested or bundle.marker == STRONG:
-        node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    mode, in_pod = node.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
-    quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
-    if in_pod and quota.wait_seconds is not None:
-        raise quota.refuse("wait", *NO_WAIT_IN_PODS)
-    placed = placed if grant is None else grant.taken_out(placed)
-    secret = original.variables.get(TICKET_VARIABLE, "")
-    return ContainerRequest(quota, effective, parsed.terms, placed, parsed.pod, grant, secret)
-
-
-def _describe(
-    bundle: NewContainer, annotations: Mapping[str, str], pod: PodIdentity | None
-) -> None:
-    """Note the container's name, and its pod, for the log of a refusal."""
-    name = container_names.name_from_spec(bundle.identity, bundle.path, annotations).name
-    bundle.about["name"] = name
-    if pod is not None:
-        bundle.about["pod"] = TenantPod(
-            namespace=pod.namespace, name=pod.name, uid=pod.uid, container=pod.container
-        )
-
-
-def _of_quota(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return what an operator set that a request could contain."""
-    return {key: text for key, text in overrides.items() if key in KEYS}
-
-
-def _maker_process(bundle: NewContainer) -> Process | None:
-    """Return the process that makes the container; the end of the create finds one that is gone."""
-    if not bundle.maker:
-        return None
-    return Process(bundle.maker, processes.start_time(bundle.maker) or 0, 0, bundle.maker)
-
-
-def _cgroup(bundle: NewContainer, original: Spec, node: Node) -> str:
-    """Return the cgroup of a container that its launcher is to bind; "" if the hook is."""
-    if not bundle.binds or node.config.bind != LAUNCHER:
-        return ""
-    path = original.at("linux", "cgroupsPath")
-    return expected_cgroup(path, bundle.identity, bundle.maker)
-
-
-def _reserve(
-    bundle: NewContainer,
-    applicant: TenantIdentity,
-    request: ContainerRequest,
-    state: DaemonState,
-    queue: Queue,
-) -> TenantRecord:
-    """Reserve what the container requests, where the node's terms and its pod allow it."""
-    bundle.check()
-    _refuse_second_maker(bundle, state.ledger)
-    take_over_changed_driver(state.node)
-    request.terms.max_per_request.refuse_above(
-        request.quota, request.effective, request.placed.cards
-    )
-    if request.pod is not None:
-        release_ended_of(request.pod, state)
-        refuse_second_container(request.pod, request.quota, state)
-    ticket = None
-    if request.secret:
-        ticket = shown_by_container(request.secret, state.ledger)
-    try:
-        record = reserve(applicant, request, state, ticket)
-    except NoRoom as error:
-        if not request.is_whole or applicant.claim:
-            raise
-        why = f"cannot be allocated: {error}"
-        raise whole_cards_refused(request.quota, request.placed.cards, why) from error
-    if ticket is not None:
-        queue.note_start(ticket)
-    return record
+        release.release_tenant(record.key, state, "its container could not be set up")
 
 
 def _refuse_second_maker(bundle: NewContainer, ledger: Ledger) -> None:
@@ -371,84 +456,6 @@ def _refuse_second_maker(bundle: NewContainer, ledger: Ledger) -> None:
             f"container {record.title} is being created by process {record.maker}; wait for it, or "
             "end it"
         )
-
-
-def _nothing(
-    bundle: NewContainer,
-    wanted: Spec,
-    loaded: Spec,
-    effective: EffectiveRequest | None,
-    state: DaemonState,
-) -> dict[str, Any]:
-    """Take out what an earlier start put in, and note why the container got no GPU."""
-    applicant = _applicant(bundle, wanted, state.node)
-    state.in_start(lambda: release_earlier(applicant, state))
-    if requests_gpu(wanted.annotations):
-        wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
-    spec.store(bundle.bundle_fd, wanted, loaded)
-    if effective is not None:
-        notes = truncated_notes(effective.notes)
-        record = replace(applicant.record("none"), why=effective.why, notes=notes)
-        state.in_start(lambda: state.ledger.add(record))
-        log(
-            "tenant-not-allocated",
-            tenant=bundle.key,
-            id=bundle.identity,
-            reason=effective.why,
-            notes=notes,
-            pod=record.of_pod,
-        )
-    return {"mode": "none", "key": bundle.key}
-
-
-def _applicant(bundle: NewContainer, original: Spec, node: Node) -> TenantIdentity:
-    annotations = trusted_annotations(bundle.path, original.annotations)
-    name = container_names.name_from_spec(bundle.identity, bundle.path, annotations)
-    return TenantIdentity(
-        key=bundle.key,
-        identity=bundle.identity,
-        name=name.name,
-        engine=name.engine,
-        bundle=bundle.path,
-        label=original.mount_label,
-        owner=_root_of(original),
-        pod=pod_of(annotations),
-        labels=container_names.recorded_labels(annotations, node.config.labels),
-        memory_max_bytes=_memory_max(original),
-    )
-
-
-def _memory_max(original: Spec) -> int:
-    """Return the container's memory limit (OCI runtime spec, config-linux.md, Memory); 0: none."""
-    limit = original.at("linux", "resources", "memory", "limit")
-    return limit if isinstance(limit, int) and limit > 0 else 0
-
-
-def _root_of(original: Spec) -> int:
-    """Return the host's uid of the container's root: it opens the sources of its own mounts."""
-    for mapping in original.entries("linux", "uidMappings"):
-        if mapping.get("containerID") == 0 and isinstance(mapping.get("hostID"), int):
-            return int(mapping["hostID"])
-    return 0
-
-
-def _edited(
-    bundle: NewContainer,
-    original: Spec,
-    request: ContainerRequest,
-    record: TenantRecord,
-    state: DaemonState,
-) -> Spec:
-    """Return the spec with the cards of `record`; the image's loader cache names the libraries."""
-    stripped = original if request.grant is None else request.grant.removed_from(original)
-    with closing(ImageView(bundle.rootfs_fd)) as image:
-        changes = container_edits.edits_of(stripped, image, record, state, bundle.check)
-    if record.isolation == MPS:
-        changes = container_edits.with_server(changes, original, record, state.node)
-    if request.quota.numa == container_edits.BIND:
-        cpuset = container_edits.numa_binding(original, record, state)
-        changes = replace(changes, cpus=cpuset.cpus, mems=cpuset.mems)
-    return edits.apply(original, changes, request.placed.taken)
 
 
 # --- containers of one pod: a request that names none of them is for the first that makes it ---
@@ -534,82 +541,6 @@ def _runs(record: TenantRecord) -> bool:
         return False
     os.close(pidfd)
     return True
-
-
-# --- GPUSHARE_WAIT: a create waits for room, at most as long as its container requests ---
-#
-# Docker holds the container's lock meanwhile, so the time is short (quota/values.py, ShortWait).
-# The create's own thread waits, never the decide thread. Few may wait at a time: each keeps a
-# thread of those that all creates share.
-
-_MOST_WAITING: Final = 16
-_LOOK_SECONDS: Final = 0.05
-
-
-@dataclass(frozen=True)
-class WaitingCreate:
-    """A create that waits, and its container."""
-
-    name: str
-    maker: int  # the process that makes the container; 0: not known
-    quota: QuotaRequest
-    cards: EngineCards | None
-    check: Callable[[], None]  # raises once no client waits for the container
-    # Has the client wait for so many seconds more, and with 0 as long as for any answer.
-    waits: Callable[[float], None]
-
-
-@contextmanager
-def granted(waiting: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[str]:
-    """Yield the secret of a ticket that was granted, "" if there was no room in time.
-
-    A ticket that was not taken over in the block ends with it.
-    """
-    seconds = waiting.quota.wait_seconds or 0
-    tickets = state.ledger.tickets.values()
-    if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:
-        yield ""
-        return
-    applicant = Applicant(waiting.name, 0, waiting.maker or os.getpid(), False, "create", seconds)
-    source = TicketSource(_options(waiting.quota), {}, {}, _cards(waiting.cards, state.node))
-    try:
-        ticket, secret = state.decide.run(lambda: queue.take(applicant, source))
-    except (NoRoom, QueueFull, TicketNotFound):
-        yield ""
-        return
-    try:
-        waiting.waits(seconds)
-        until = time.monotonic() + seconds
-        while (entry := state.ledger.tickets.get(ticket.id)) is not None and not entry.is_granted:
-            waiting.check()
-            if time.monotonic() > until:
-                break
-            time.sleep(_LOOK_SECONDS)
-        waiting.waits(0)
-        yield secret if entry is not None and entry.is_granted else ""
-    finally:
-        if ticket.id in state.ledger.tickets:
-            state.decide.run(lambda: queue.drop(ticket.id))
-
-
-def _options(quota: QuotaRequest) -> dict[str, str]:
-    """Return what is requested, by canonical key; a profile is in it as what it stands for."""
-    values = {key: value.text for key, value in quota.requested.items() if key != WAIT}
-    rest = {key: value for key, value in quota.requested.items() if key != PROFILE}
-    if requests_memory(rest):
-        values.pop(PROFILE, None)
-    return values
-
-
-def _cards(cards: EngineCards | None, node: Node) -> str:
-    """Return the cards that the engine put into the spec, as `--gpus` names them."""
-    if cards is None:
-        return ""
-    if cards.all_cards:
-        return "all"
-    by_minor = {card.minor: card.uuid for card in node.loaded().cards if card.instance is None}
-    named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
-    return f"device={','.join(named)}" if named else str(cards.count or 1)
 
 
 class CheckpointRefused(UserError):

@@ -7,10 +7,12 @@ of this is the decide thread's, but for the measuring of contexts, which has a t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,15 +20,18 @@ from typing import Final
 import yaml
 
 from gpushare.config import Config
+from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.cards import context_size
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverError, DriverGeneration, DriverTimeout
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
+from gpushare.daemon.eviction.steps import OnCardWatch
 from gpushare.daemon.identity.pid_resolver import device_clients
-from gpushare.daemon.limits import mark_limits_lost, retry_driver_limits
+from gpushare.daemon.limits import BurstUpdater, mark_limits_lost, retry_driver_limits
 from gpushare.daemon.node import DriverFingerprint, LoadedDriver, Node, NoDriver
-from gpushare.daemon.observe.sampler import UsageSampler
+from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
@@ -59,13 +64,7 @@ class DriverLoader:
         state = self._state
         try:
             driver = state.node.driver = self._load()
-        except (
-            DriverError,
-            cdi.CdiError,
-            NoSpec,
-            OSError,
-            yaml.YAMLError,
-        ) as error:
+        except (DriverError, CdiError, NoSpec, OSError, yaml.YAMLError) as error:
             why = f"no driver: {error}"
             if why != state.node.no_driver_reason:
                 log("driver-missing", "error", reason=str(error))
@@ -108,7 +107,7 @@ class DriverLoader:
         if driver.contexts.renew(driver.nvml.driver_version):
             self._measure_contexts(driver)
             mark_limits_lost(state.ledger, state.tenants)
-            retry_driver_limits(state)
+            retry_driver_limits(state.node, state.ledger, state.tenants)
         sampler.settle(generation)
         state.ledger.changed()
 
@@ -202,6 +201,54 @@ class DriverLoader:
         state.decide.submit(publish)
 
 
+class SamplingLoop:
+    """Samples the driver again and again, and has what follows from it done; the truth thread.
+
+    `beat` is called each time, and `corrected` where what was charged changes a share.
+    """
+
+    def __init__(
+        self,
+        state: DaemonState,
+        loader: DriverLoader,
+        audit: Audit,
+        beat: Callable[[], None],
+        corrected: Callable[[], None],
+    ) -> None:
+        self._state, self._loader = state, loader
+        self._audit, self._beat = audit, beat
+        self._meter = ComputeMeter(state.ledger, state.tenants, state.observed, corrected=corrected)
+        self._burst = BurstUpdater(state)
+        self._on_card = OnCardWatch(state.ledger, state.observed)
+        self._idle = IdleBackoff(state.ledger, state.tenants, state.observed)
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until `stop` is set."""
+        while True:
+            hurried = self._audit.wait(self._idle.slower)
+            self._beat()
+            if stop.is_set():
+                return
+            sampler = self._loader.sampler
+            if self._state.node.driver is None or sampler is None:
+                continue
+            if hurried or not self._idle.look(sampler):
+                self._sample(sampler)
+            else:
+                self._burst.again_when_due()
+
+    def _sample(self, sampler: UsageSampler) -> None:
+        observed = self._state.observed
+        sampler.look()
+        observed.peaks = update_peaks(observed.peaks, observed.usage)
+        self._meter.look()
+        self._audit.look(sampler.resolver)
+        self._on_card.look()
+        self._idle.note()
+        if not observed.usage.stale:
+            self._burst.again()
+
+
 def _time_scale(files: DriverFiles) -> float:
     """Return what a simulated driver multiplies every duration by; 1 for a real one."""
     for device in simulator_env(files).values():
@@ -260,8 +307,7 @@ def _renewed(place: Path) -> cdi.CdiSpec:
     if running is not None and running != driver.version:
         raise NoSpec(
             f"the driver's libraries are {driver.version}, and its kernel module is {running}: "
-            "reboot, "
-            "or load the module of the new driver"
+            "reboot, or load the module of the new driver"
         )
     document = driver.cdi()
     try:
@@ -283,7 +329,10 @@ def driver_fingerprint(files: DriverFiles, *, simulated: bool) -> DriverFingerpr
     """Return the signs now. A simulated driver has nothing of the kernel's."""
     libraries = (files.cuda.host_path, files.nvml.host_path)
     module = None if simulated else host_driver.kernel_version(ROOT)
-    majors = "" if simulated else _text(ROOT / "proc/devices")
+    majors = ""
+    with contextlib.suppress(OSError):
+        if not simulated:
+            majors = (ROOT / "proc/devices").read_text(encoding="ascii", errors="replace")
     return DriverFingerprint(module, majors, tuple(map(_identity, libraries)))
 
 
@@ -309,10 +358,8 @@ def take_over_changed_driver(node: Node) -> None:
 
 def watch_driver(node: Node) -> None:
     """Look every few seconds, so that it is known before a container asks."""
-    try:
+    with contextlib.suppress(NoDriver):  # kept in node.driver_fault, which status shows
         take_over_changed_driver(node)
-    except NoDriver:
-        return  # kept in node.driver_fault, which status shows
 
 
 def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
@@ -322,12 +369,11 @@ def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
         files = load_driver_files(node.config)
     except (NoSpec, CdiError, OSError, yaml.YAMLError) as error:
         return f"the driver has changed: {error}"
-    missing = [
-        lib.host_path for lib in (files.cuda, files.nvml) if _identity(lib.host_path) is None
-    ]
+    paths = (files.cuda.host_path, files.nvml.host_path)
+    missing = next((path for path in paths if _identity(path) is None), "")
     if missing:
         return (
-            f"{place} is for another driver, because {missing[0]} is not there: regenerate it, "
+            f"{place} is for another driver, because {missing} is not there: regenerate it, "
             f"for example nvidia-ctk cdi generate --output={place}"
         )
     version = _version(files) or now.module
@@ -351,9 +397,8 @@ def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
 
 def _is_other(version: str | None, loaded: LoadedDriver) -> bool:
     """Whether the files' version is known and not the one that NVML speaks to."""
-    return version is not None and cuda_compat.version(version) != cuda_compat.version(
-        loaded.nvml.driver_version
-    )
+    own = cuda_compat.version(loaded.nvml.driver_version)
+    return version is not None and cuda_compat.version(version) != own
 
 
 def _version(files: DriverFiles) -> str | None:
@@ -369,13 +414,6 @@ def _identity(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
 
 
 def link_devices(files: DriverFiles, folder: Path = LINKS) -> list[str]:

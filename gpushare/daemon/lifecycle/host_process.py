@@ -94,12 +94,15 @@ def open_tenant(
         about = name, effective.class_ == "online"
         record = room.reserve_again(error, about, reserve_now, command.waits)
     log_reserved(record, state.node)
+    cards = [allocation.uuid for allocation in record.allocations]
     return HostProcessGrant(
         key=key,
         id=identity,
         directory=str(state.mounts.path(key)) if record.shared else "",
         mounts=_mounts(record, state.node, state.mounts),
-        env={**driver.env, **_cards(record)},
+        # The command numbers its own cards from 0, as a container does: the filter refuses the
+        # host's others, and most programs try card 0 and no other.
+        env={**driver.env, "CUDA_VISIBLE_DEVICES": ",".join(cards)},
         isolation=record.isolation,
     )
 
@@ -112,32 +115,18 @@ def _applicant(command: HostCommand, named: tuple[str, str, str], ledger: Ledger
         rule = f"is the ID of {other.title}, or its beginning"
         raise QuotaError("--name", name, rule, "use another name")
     own = command.uid if command.rootless else None
-    return TenantIdentity(
-        key=key,
-        identity=identity,
-        name=_free_name(name, key, ledger),
+    taken = {record.name for record in ledger.entries.values() if record.state != "none"}
+    record = TenantRecord(
+        key,
+        "reserved",
+        identity,
+        f"{name}-{key[:4]}" if name in taken else name,
         engine="host",
         uid=command.uid,
-        owner=own or 0,
-        status_owner=own,
-        isolation="advisory" if command.rootless else "interposer",
-        shows_holders=True,  # a caller that reaches the socket may read all of it
+        isolation="advisory" if command.rootless else "",
     )
-
-
-def _cards(record: TenantRecord) -> dict[str, str]:
-    """Return what makes the command number its own cards from 0, as a container does.
-
-    All the host's device nodes are there; the filter refuses the others, and most programs try
-    card 0 and no other.
-    """
-    return {"CUDA_VISIBLE_DEVICES": ",".join(allocation.uuid for allocation in record.allocations)}
-
-
-def _free_name(name: str, key: str, ledger: Ledger) -> str:
-    """Return `name`, with a part of the key where another tenant goes by it."""
-    taken = {record.name for record in ledger.entries.values() if record.state != "none"}
-    return f"{name}-{key[:4]}" if name in taken else name
+    # A caller that reaches the socket may read all of it.
+    return TenantIdentity(record, owner=own or 0, status_owner=own, shows_holders=True)
 
 
 def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[MountRow]:

@@ -30,7 +30,9 @@ from typing import Final
 from gpushare import install
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle.container_edits import mount_libraries
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.node import Node
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 
 _VERSION: Final = re.compile(r"[^./][^/]*-[0-9a-f]{12}")
@@ -47,32 +49,30 @@ class Unknown(Exception):
     """The installations in use cannot be determined, so each may be in use."""
 
 
-def sweep_installations(state: DaemonState) -> None:
+def sweep_installations(node: Node, ledger: Ledger) -> None:
     """Remove unused versions, and log it; on any thread."""
-    prefix = prefix_of(state.node.config.libraries)
+    prefix = prefix_of(node.config.libraries)
     if prefix is None:
         return
     try:
-        for name in remove_unused(
-            prefix, state.node.config.libraries, state.ledger.entries.values()
-        ):
+        for name in remove_unused(prefix, node.config.libraries, ledger.entries.values()):
             log("installation-removed", folder=str(prefix / name))
     except OSError as error:
         log("installation-removal-failed", "warning", folder=str(prefix), error=str(error))
 
 
-def renew_tree(state: DaemonState) -> None:
+def renew_tree(node: Node, ledger: Ledger, mounts: TenantMounts) -> None:
     """Mount the tree of libraries ahead of need, and unmount those of earlier libraries.
 
     Not while a container that has one of them may be starting.
     """
-    if state.node.driver is not None:
-        mount_libraries(state.node, state.mounts)
+    if node.driver is not None:
+        mount_libraries(node, mounts)
     try:
-        stale = state.mounts.stale_trees()
-        is_starting = any(record.state == "reserved" for record in state.ledger.entries.values())
+        stale = mounts.stale_trees()
+        is_starting = any(record.state == "reserved" for record in ledger.entries.values())
         if stale and not is_starting:
-            state.mounts.drop_trees(stale)
+            mounts.drop_trees(stale)
     except OSError as error:
         log("installation-removal-failed", "warning", error=str(error))
 

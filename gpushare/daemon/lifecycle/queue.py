@@ -25,7 +25,7 @@ from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.eviction.preconditions import restore_request
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bounds
-from gpushare.daemon.lifecycle.reserve import TenantIdentity, placement_request
+from gpushare.daemon.lifecycle.reserve import placement_request
 from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
@@ -137,7 +137,7 @@ class Queue:
         request, capacities = self._request(ticket, resolved), state.accounts.capacities()
         can_ever_fit(request, capacities, driver.links)
         with suppress(NoRoom):  # for now: QuotaError is for ever
-            managed_bytes(ticket, resolved, request.count or len(capacities), state)
+            self._managed_bytes(ticket, resolved, request.count or len(capacities))
         state.ledger.put(ticket)
         self.look()
         ticket = state.ledger.tickets.get(ticket.id, ticket)
@@ -213,7 +213,7 @@ class Queue:
         state = self._state
         ticket, limits = state.ledger.tickets[request.ticket], state.node.config.queue
         resolved = self._resolve(ticket)
-        managed = managed_bytes(ticket, resolved, len(grant.placed), state)
+        managed = self._managed_bytes(ticket, resolved, len(grant.placed))
         granted = replace(
             ticket,
             granted=self._clock.wall(),
@@ -268,35 +268,31 @@ class Queue:
                 request, obstacle = self._request(ticket, resolved), ""
                 try:
                     count = request.count or len(state.node.loaded().cards)
-                    managed_bytes(ticket, resolved, count, state)
+                    self._managed_bytes(ticket, resolved, count)
                 except NoRoom as error:
                     obstacle = str(error)
             except UserError as error:  # a changed configuration does not allow it any more
                 self._end(ticket, REFUSED, str(error))
                 continue
             requests.append(
-                WaitingRequest(
-                    ticket=ticket.id,
-                    request=request,
-                    since=ticket.arrived,
-                    obstacle=obstacle,
-                )
+                WaitingRequest(ticket.id, request, since=ticket.arrived, obstacle=obstacle)
             )
         requests += self._restores.requests(self._next_number())
         return in_order(requests)
 
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
-        applicant = TenantIdentity(
-            key=ticket.file,
-            identity=ticket.id,
-            name=ticket.name,
-            engine="host",
-            uid=ticket.uid,
-            isolation="advisory" if ticket.is_rootless else "interposer",
-            shows_holders=self._state.node.config.read_group is None or ticket.kind != "create",
+        node, ledger = self._state.node, self._state.ledger
+        request = placement_request(ticket, resolved, node, ledger, ticket.file)
+        return replace(
+            request,
+            rank=(*request.rank[:2], ticket.number),
+            shows_holders=node.config.read_group is None or ticket.kind != "create",
         )
-        request = placement_request(applicant, resolved, self._state, ticket.file)
-        return replace(request, rank=(*request.rank[:2], ticket.number))
+
+    def _managed_bytes(self, ticket: TicketRecord, resolved: ResolvedRequest, cards: int) -> int:
+        """Return its managed memory beyond the quota on each card; QuotaError, NoRoom for now."""
+        own, node, ledger = frozenset({ticket.file}), self._state.node, self._state.ledger
+        return bounds.managed_bytes(resolved.quota, own, cards, 0, node, ledger)
 
     def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:
         """Return what a ticket requests under the configuration of now; QuotaError."""
@@ -425,16 +421,6 @@ def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -
     request = ResolvedRequest(quota, resolve_request(quota, cards=cards), terms)
     refuse_for_user(request, rootless=is_rootless)
     return replace(request, effective=terms.max_per_request.put_down(quota, request.effective))
-
-
-def managed_bytes(
-    ticket: TicketRecord, resolved: ResolvedRequest, cards: int, state: DaemonState
-) -> int:
-    """Return its managed memory beyond the quota on each of `cards`; QuotaError, NoRoom for now."""
-    if resolved.quota.oversubscribe in {None, "none"}:
-        return 0
-    own = frozenset({ticket.file})
-    return bounds.managed_bytes(resolved.quota, own, cards, 0, state)
 
 
 def has_secret(ticket: TicketRecord, secret: str) -> bool:

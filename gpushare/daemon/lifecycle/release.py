@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,8 @@ from gpushare.daemon.lifecycle.driver_loader import watch_driver
 from gpushare.daemon.limits import (
     clear_driver_limits,
     forget_shortfalls,
+    hold_by_driver,
     retry_driver_limits,
-    set_driver_limits,
 )
 from gpushare.daemon.pages.grant_page import LayoutMismatch
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -129,7 +130,7 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     if record.engine == "host":
         cgroups.remove(record.id)
     if record.state != "none":
-        log("tenant-released", tenant=key, id=record.id, name=record.title, reason=why)
+        log("tenant-released", **record.identity, reason=why)
 
 
 def release_if_gone(key: str, state: DaemonState, why: str) -> bool:
@@ -193,11 +194,8 @@ def _end_if_abandoned(record: TenantRecord, state: DaemonState, attempt: int) ->
     if not runs_unbound(record):
         release_tenant(record.key, state, "its runtime has ended")
     elif attempt < len(_AGAIN_SECONDS):
-
-        def again() -> None:
-            state.decide.submit(lambda: handle_process_end(record.key, state, attempt + 1))
-
-        kill_unbound(record, state, again)
+        again = partial(handle_process_end, record.key, state, attempt + 1)
+        kill_unbound(record, state.freezing, lambda: state.decide.submit(again))
 
 
 def handle_process_end(key: str, state: DaemonState, attempt: int = 0) -> None:
@@ -215,11 +213,8 @@ def handle_process_end(key: str, state: DaemonState, attempt: int = 0) -> None:
     except OSError as error:
         log("tenant-release-failed", "error", tenant=key, error=str(error))
         return  # `reconcile_tenants` tries again
-
-    def again() -> None:
-        state.decide.submit(lambda: handle_process_end(key, state, attempt + 1))
-
-    state.loop.call(lambda: state.loop.later(_AGAIN_SECONDS[attempt], again))
+    again = partial(handle_process_end, key, state, attempt + 1)
+    state.loop.after(_AGAIN_SECONDS[attempt], lambda: state.decide.submit(again))
 
 
 def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
@@ -232,18 +227,12 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
         try:
             _look_again(record, state)
         except OSError as error:
-            log(
-                "tenant-release-failed",
-                "error",
-                tenant=record.key,
-                name=record.title,
-                error=str(error),
-            )
+            log("tenant-release-failed", "error", **record.named, error=str(error))
     state.freezing.submit(freezer.enforce)
     state.ledger.settle()
     state.ledger.integrity.look()
     recover.listen_again(state)
-    retry_driver_limits(state)
+    retry_driver_limits(state.node, state.ledger, state.tenants)
     state.names.submit(lambda: container_edits.sweep_compat(state.node, state.ledger))
     sweep_refusals(state)
     watch_driver(state.node)
@@ -251,23 +240,15 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
 
 def _look_again(record: TenantRecord, state: DaemonState) -> None:
     if record.state == "bound":
-        if processes.is_stranded(record.pid):
-            _kill_if_still_stranded(record, state)
+        if processes.is_stranded(record.pid):  # unless it turns out that it is just being started
+            again = partial(kill_abandoned_init, record)
+            state.loop.after(_STRANDED_SECONDS, lambda: state.decide.submit(again))
         release_if_gone(record.key, state, "it is gone")
     elif record.state == "reserved" and is_abandoned(record):
         _end_if_abandoned(record, state, 0)
     # The cgroup is read last: for each of 200 reservations, all starts would wait for seconds.
     elif record.state == "reserved" and boottime() >= record.expires and not runs_unbound(record):
         release_tenant(record.key, state, "it did not start in time")
-
-
-def _kill_if_still_stranded(record: TenantRecord, state: DaemonState) -> None:
-    """Kill a stranded init process, unless it turns out that it was just being started."""
-
-    def again() -> None:
-        state.decide.submit(lambda: kill_abandoned_init(record))
-
-    state.loop.call(lambda: state.loop.later(_STRANDED_SECONDS, again))
 
 
 def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
@@ -277,12 +258,11 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
             continue
         if record.state == "bound":
             watch_process(record, state)
-            _hold_again(record, state)
+            # The driver, or its limits, may have changed.
+            hold_by_driver(record, state.node, state.ledger, state.tenants)
         elif record.maker:
             watch_maker(record, state)
-        log(
-            "tenant-adopted", tenant=record.key, id=record.id, name=record.title, state=record.state
-        )
+        log("tenant-adopted", **record.identity, state=record.state)
     unallocated = {
         key: _recover(key, state)
         for key in state.mounts.made()
@@ -290,13 +270,6 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
     }
     recover.refuse_unknown(unallocated, state.ledger)
     state.freezing.run(freezer.adopt)
-
-
-def _hold_again(record: TenantRecord, state: DaemonState) -> None:
-    """Set the limits in the driver again: the driver, or its limits, may have changed."""
-    isolation = set_driver_limits(record, state.node, state.tenants)
-    if isolation != record.isolation:
-        state.ledger.change(record.key, isolation=isolation)
 
 
 def _sweep(key: str, mounts: TenantMounts) -> bool:
@@ -342,16 +315,10 @@ def _adopt_pages(record: TenantRecord, state: DaemonState) -> bool:
         tenant_socket = TenantSocket.listen(record.key, pages.directory)
     except LayoutMismatch as error:
         # A daemon that knows them may come back. Until then their allocations stay.
-        log(
-            "tenant-pages-incompatible",
-            "warning",
-            tenant=record.key,
-            name=record.title,
-            error=str(error),
-        )
+        log("tenant-pages-incompatible", "warning", **record.named, error=str(error))
         return True
     except OSError as error:
-        log("tenant-pages-lost", "error", tenant=record.key, name=record.title, error=str(error))
+        log("tenant-pages-lost", "error", **record.named, error=str(error))
         state.tenants.remove(record.key)
         if record.state == "reserved":
             release_tenant(record.key, state, "its pages are lost")

@@ -17,7 +17,6 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import runs_unbound
-from gpushare.daemon.identity.processes import NOBODY, Process
 from gpushare.daemon.lifecycle import bounds, release, scheduled
 from gpushare.daemon.lifecycle.container_edits import place_suitably
 from gpushare.daemon.limits import (
@@ -33,7 +32,6 @@ from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
 from gpushare.daemon.placement.request import (
-    Bounds,
     ImageNeed,
     NoRoom,
     PlacedCard,
@@ -42,11 +40,10 @@ from gpushare.daemon.placement.request import (
 from gpushare.daemon.placement.waiting import with_withheld
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import CardAllocation, TenantRecord, TenantState
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
-from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.errors import quoted
-from gpushare.quota.request import QuotaRequest, to_record
+from gpushare.quota.request import to_record
 from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.size import exact_size
 
@@ -55,45 +52,15 @@ _MOST_NOTES: Final = 16
 
 @dataclass(frozen=True)
 class TenantIdentity:
-    """The container or process that requests."""
+    """The container or process that requests, and what its reservation depends on beside that."""
 
-    key: str
-    identity: str
-    name: str
-    engine: str
-    bundle: str = ""
-    uid: int = 0
+    record: TenantRecord  # of no allocation; with its maker, the reservation ends
     label: str = ""  # the SELinux label of a container's mounts
     owner: int = 0  # who may mount its directory, beside root
     status_owner: int | None = None  # who alone may write its status; None: whoever is in it
-    isolation: str = INTERPOSER
-    pod: PodIdentity | None = None
-    maker: Process | None = None  # the reservation ends with it; None: it expires
-    cgroup: str = ""  # of a container that its maker binds
     shows_holders: bool = False  # as in PlacementRequest
-    claim: str = ""  # the UID of the ResourceClaim of which it gets a part
-    labels: Mapping[str, str] = field(default_factory=dict)
     image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)  # as in PlacementRequest
     memory_max_bytes: int = 0  # the container's own memory limit; 0: none
-
-    def record(self, state: TenantState) -> TenantRecord:
-        """Return a record of no allocation."""
-        pod = self.pod or PodIdentity("")
-        return TenantRecord(
-            key=self.key,
-            state=state,
-            id=self.identity,
-            name=self.name,
-            engine=self.engine,
-            bundle=self.bundle,
-            uid=self.uid,
-            namespace=pod.namespace,
-            sandbox=pod.sandbox,
-            container=pod.container,
-            pod=pod.name,
-            pod_uid=pod.uid,
-            labels=self.labels,
-        )
 
 
 def truncated_notes(notes: Sequence[str]) -> tuple[str, ...]:
@@ -118,8 +85,8 @@ def reserve(
     """
     driver = state.node.loaded()
     state.ledger.integrity.refuse()
-    _refuse_unsupported(applicant, request, driver)
-    release_earlier(applicant, state)
+    _refuse_unsupported(applicant.record, request, driver)
+    release_earlier(applicant.record, state)
     if not request.is_whole:
         driver.contexts.wait()
     effective = request.terms.max_per_request.put_down(request.quota, request.effective)
@@ -148,9 +115,7 @@ def log_reserved(record: TenantRecord, node: Node) -> None:
     cards = [driver.card(allocation.uuid) for allocation in record.allocations]
     log(
         "tenant-reserved",
-        tenant=record.key,
-        id=record.id,
-        name=record.title,
+        **record.identity,
         mode="shared" if record.shared else "exclusive",
         cards=[card.index for card in cards if card is not None],
         memory_bytes=first.quota_bytes,
@@ -161,7 +126,7 @@ def log_reserved(record: TenantRecord, node: Node) -> None:
     )
 
 
-def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
+def release_earlier(applicant: TenantRecord, state: DaemonState) -> None:
     """Release what an earlier start of the same container left; NoRoom while it still runs."""
     record = state.ledger.entries.get(applicant.key)
     if record is None:
@@ -178,7 +143,7 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
 
 
 def _refuse_unsupported(
-    applicant: TenantIdentity, request: ResolvedRequest, driver: LoadedDriver
+    applicant: TenantRecord, request: ResolvedRequest, driver: LoadedDriver
 ) -> None:
     """Refuse what cannot be held here: a quota that is not held is worse than none."""
     quota, count = request.quota, request.effective.count
@@ -195,19 +160,25 @@ def _placed_record(
     ticket: TicketRecord | None,
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
-    if applicant.claim:
+    if claim := applicant.record.claim:
         placed = scheduled.place_container(
-            applicant.claim, request.quota, request.effective, state.ledger, state.accounts
+            claim, request.quota, request.effective, state.ledger, state.accounts
         )
         request = replace(request, quota=scheduled.with_placed_cores(request.quota, placed))
     else:
         placed = _place(applicant, request, state, ticket)
-    _refuse_low_limit(request.quota, placed)
-    record = _entry(applicant, request, placed, state.node)
+    quota, most = request.quota, max(card.memory_bytes for card in placed)
+    if quota.memory_limit_bytes is not None and quota.memory_limit_bytes < most:
+        percent = quota.requested["memory-percent"]  # known only now in bytes
+        rule = f"is below {percent.source} {quoted(percent.shown)}, {exact_size(most)}"
+        raise quota.refuse("memory-limit", rule, f"use {exact_size(most)} or more")
+    own = frozenset({applicant.record.key, "" if ticket is None else ticket.file})
+    managed = bounds.managed_bytes(
+        quota, own, len(placed), applicant.memory_max_bytes, state.node, state.ledger
+    )
+    record = _entry(applicant.record, request, placed, managed, state.node)
     if ticket is not None:
         record = replace(record, ticket=ticket.id)
-    if request.quota.oversubscribe not in {None, "none"}:
-        record = _oversubscribed(record, applicant, request.quota, state, ticket)
     state.ledger.refuse_above_claim(record, state.node.loaded().cards, state.node.policy_of)
     return record
 
@@ -223,8 +194,12 @@ def _place(
     A card withheld for a request that waits is only for that one; a ticket has its own cards.
     """
     without = "" if ticket is None else ticket.file
-    own = frozenset() if ticket is None else {allocation.uuid for allocation in ticket.allocations}
-    request = placement_request(applicant, resolved, state, without)
+    own = () if ticket is None else {allocation.uuid for allocation in ticket.allocations}
+    request = replace(
+        placement_request(applicant.record, resolved, state.node, state.ledger, without),
+        image_needs=applicant.image_needs,
+        shows_holders=applicant.shows_holders,
+    )
     for _ in reclaim_rounds():
         capacities = state.accounts.capacities(without)
         if withheld := {
@@ -245,36 +220,21 @@ def _place(
     return placed
 
 
-def _refuse_low_limit(quota: QuotaRequest, placed: tuple[PlacedCard, ...]) -> None:
-    """Refuse a memory-limit below the memory, which as a percentage is known only now."""
-    most = max(card.memory_bytes for card in placed)
-    if quota.memory_limit_bytes is not None and quota.memory_limit_bytes < most:
-        percent = quota.requested["memory-percent"]
-        rule = f"is below {percent.source} {quoted(percent.shown)}, {exact_size(most)}"
-        raise quota.refuse("memory-limit", rule, f"use {exact_size(most)} or more")
-
-
-def _bounds(
-    applicant: TenantIdentity, request: ResolvedRequest, node: Node, ledger: Ledger, without: str
-) -> Bounds:
-    """Return what the node's policy leaves of each card to `applicant`."""
-    if applicant.isolation == "advisory":
-        return bounds.of_user(applicant.uid, request, node, ledger, without)
-    namespace = applicant.pod.namespace if applicant.pod is not None else ""
-    return bounds.of_namespace(namespace, request, node, ledger)
-
-
 def placement_request(
-    applicant: TenantIdentity, request: ResolvedRequest, state: DaemonState, without: str = ""
+    holder: TenantRecord | TicketRecord,
+    request: ResolvedRequest,
+    node: Node,
+    ledger: Ledger,
+    without: str = "",
 ) -> PlacementRequest:
-    """Return what has to be placed for `applicant`; the file `without` does not count."""
+    """Return what has to be placed for `holder`; what the file `without` has does not count."""
     quota, effective, whole = request.quota, request.effective, request.is_whole
     return PlacementRequest(
         whole=whole,
         count=effective.count,
-        memory_bytes=None if whole else effective.memory_bytes,
-        memory_percent=None if whole else effective.memory_percent,
-        memory_limit_bytes=None if whole else effective.memory_limit_bytes,
+        memory_bytes=effective.memory_bytes,
+        memory_percent=effective.memory_percent,
+        memory_limit_bytes=effective.memory_limit_bytes,
         cores=0 if whole else effective.cores,
         policy=effective.policy,
         policy_is_set=quota.is_set("policy"),
@@ -285,39 +245,35 @@ def placement_request(
         compute_capability=quota.compute_capability,
         strategy=quota.placement or "",
         backend=quota.backend or "",
-        bounds=_bounds(applicant, request, state.node, state.ledger, without),
+        bounds=bounds.of_holder(holder, request, node, ledger, without),
         sources={key: str(value.source) for key, value in quota.requested.items()},
-        image_needs=applicant.image_needs,
         rank=(effective.class_ != "online", effective.priority, inf),
-        shows_holders=applicant.shows_holders,
     )
 
 
 def _entry(
-    applicant: TenantIdentity,
+    applicant: TenantRecord,
     request: ResolvedRequest,
     placed: tuple[PlacedCard, ...],
+    managed_bytes: int,
     node: Node,
 ) -> TenantRecord:
     quota, effective, whole = request.quota, request.effective, request.is_whole
-    maker = applicant.maker or NOBODY
+    isolation = applicant.isolation or INTERPOSER
     return replace(
-        applicant.record("reserved"),
+        applicant,
+        state="reserved",
         policy="" if whole else effective.policy,
         weight=effective.weight,
         priority=effective.priority,
         class_=effective.class_,
-        isolation=initial_isolation(applicant.isolation, whole=whole, backend=quota.backend),
+        isolation=initial_isolation(isolation, whole=whole, backend=quota.backend),
         quota=to_record(quota.requested),
         requested=to_record(quota.before_operator),
         notes=truncated_notes(effective.notes),
-        claim=applicant.claim,
         created=time.time(),
         since=boottime(),
         expires=boottime() + node.config.timing.bind_timeout_seconds,
-        maker=maker.pid,
-        maker_starttime=maker.starttime,
-        cgroup=applicant.cgroup,
         allocations=tuple(
             CardAllocation(
                 card.card.uuid,
@@ -325,28 +281,11 @@ def _entry(
                 card.cores if applicant.claim else effective.cores,
                 card.whole,
                 memory_limit_bytes=effective.memory_limit_bytes,
+                managed_bytes=managed_bytes,
             )
             for card in placed
         ),
     )
-
-
-def _oversubscribed(
-    record: TenantRecord,
-    applicant: TenantIdentity,
-    quota: QuotaRequest,
-    state: DaemonState,
-    ticket: TicketRecord | None,
-) -> TenantRecord:
-    """Return the record with host memory for managed memory; QuotaError, NoRoom."""
-    from gpushare.daemon.lifecycle import bounds  # noqa: PLC0415 - of few containers
-
-    own = frozenset({record.key} if ticket is None else {record.key, ticket.file})
-    size = bounds.managed_bytes(
-        quota, own, len(record.allocations), applicant.memory_max_bytes, state
-    )
-    with_host = (replace(allocation, managed_bytes=size) for allocation in record.allocations)
-    return replace(record, allocations=tuple(with_host))
 
 
 def _make_pages(

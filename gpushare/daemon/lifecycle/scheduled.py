@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple, cast
 
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
@@ -43,6 +43,7 @@ from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimRecord
 from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import CardAllocation
 from gpushare.errors import UserError
 from gpushare.host.cdi_files import format_spec, make_run_folder, run_folder, write_spec
 from gpushare.oci.edits import MOUNTS
@@ -128,8 +129,7 @@ class SchedulerGrant:
         return replace(placed, taken={**placed.taken, MOUNTS: mounts})
 
 
-@dataclass(frozen=True)
-class CardPart:
+class CardPart(NamedTuple):
     """Memory of a card that the device plugin allocated."""
 
     card: str
@@ -301,9 +301,9 @@ def container_request(claim: ClaimRecord, profiles: ShareProfiles) -> ScheduledA
     That is what the claim has, or the claim's profile.
     """
     parts = [claim.part(card) for card in claim.cards]
-    memory_bytes, cores = max(part.quota_bytes for part in parts), max(p.cores for p in parts)
-    layer = _claim_layer(claim, memory_bytes, cores, whole=parts[0].whole)
-    layer |= _profile_layer(claim, memory_bytes, cores, profiles, whole=parts[0].whole)
+    size, cores = max(part.quota_bytes for part in parts), max(part.cores for part in parts)
+    most = replace(parts[0], quota_bytes=size, cores=cores)
+    layer = _claim_layer(claim, most) | _profile_layer(claim, most, profiles)
     return ScheduledAllocation(layer, _REFINABLE)
 
 
@@ -323,13 +323,11 @@ def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedR
             rule = f"has all of the compute of card {card}, but not all of its memory"
             fix = "request less than 100 cores, or all of the memory as well"
             raise QuotaError(claim.title, None, rule, fix)
-        sizes = part.quota_bytes, part.cores
-        layer = _claim_layer(claim, *sizes, whole=part.whole)
-        of_profile = _profile_layer(claim, *sizes, terms.profiles, whole=part.whole)
+        layer = _claim_layer(claim, part)
         # The claim reserves all that it has, whatever one of its containers gets.
-        for key, requested in of_profile.items():
-            is_size = key in {"memory", "cores"}
-            if not is_size and not (key == "memory-limit" and requested.value < sizes[0]):  # type: ignore[operator]
+        for key, requested in _profile_layer(claim, part, terms.profiles).items():
+            is_less = key == "memory-limit" and requested.value < part.quota_bytes  # type: ignore[operator]
+            if key not in {"memory", "cores"} and not is_less:
                 layer[key] = requested
         terms.defaults.beside(ScheduledAllocation(layer, _REFINABLE)).fill(layer)
         quota = request_from(layer)
@@ -339,13 +337,11 @@ def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedR
     return requests
 
 
-def _claim_layer(claim: ClaimRecord, memory_bytes: int, cores: int, *, whole: bool) -> Layer:
-    cards = claim.cards
+def _claim_layer(claim: ClaimRecord, part: CardAllocation) -> Layer:
+    cards, size, cores = claim.cards, part.quota_bytes, part.cores
     layer = {"devices": RequestedValue(",".join(cards), cards, _claim_source("devices"))}
-    if not whole:
-        layer["memory"] = RequestedValue(
-            exact_size(memory_bytes), memory_bytes, _claim_source("memory")
-        )
+    if not part.whole:
+        layer["memory"] = RequestedValue(exact_size(size), size, _claim_source("memory"))
         if cores:
             layer["cores"] = RequestedValue(str(cores), cores, _claim_source("cores"))
     for name, text in claim.parameters.items():
@@ -357,10 +353,8 @@ def _claim_layer(claim: ClaimRecord, memory_bytes: int, cores: int, *, whole: bo
     return layer
 
 
-def _profile_layer(
-    claim: ClaimRecord, memory_bytes: int, cores: int, profiles: ShareProfiles, *, whole: bool
-) -> Layer:
-    """Return what the profile of a claim sets, which has `memory_bytes` and `cores` of a card.
+def _profile_layer(claim: ClaimRecord, part: CardAllocation, profiles: ShareProfiles) -> Layer:
+    """Return what the profile of a claim sets, which has `part` of a card.
 
     QuotaError: it is not a profile, is beside a key that one sets, or is larger than the claim,
     whose sizes the scheduler has counted.
@@ -372,17 +366,18 @@ def _profile_layer(
         for name, text in claim.parameters.items()
         if name in {PROFILE, *SET_BY_PROFILE}
     }
-    named, diagnostics = requested[PROFILE], Diagnostics()
+    named, diagnostics, cores = requested[PROFILE], Diagnostics(), part.cores
     layer = expand(requested, profiles, diagnostics)
     diagnostics.raise_first()
     rule = fix = ""
-    if whole:
+    if part.whole:
         rule, fix = "is for shares, and the claim has whole cards", "request memory as capacity"
     elif "memory-percent" in layer:
         rule = "is a part of a card, and the scheduler counts bytes"
         fix = "use a profile that sets memory"
-    elif layer["memory"].value > memory_bytes:  # type: ignore[operator]
-        rule = f"is {layer['memory'].text}, and the claim has {exact_size(memory_bytes)} of a card"
+    elif layer["memory"].value > part.quota_bytes:  # type: ignore[operator]
+        has = exact_size(part.quota_bytes)
+        rule = f"is {layer['memory'].text}, and the claim has {has} of a card"
         fix = f"request that capacity: memory: {layer['memory'].text.removesuffix('B')}"
     elif "cores" in layer and layer["cores"].value > cores:  # type: ignore[operator]
         rule = f"has {layer['cores'].text} % of the compute, and the claim has {cores} %"
@@ -487,12 +482,8 @@ def place_container(
     claim = ledger.claims.get(uid)
     if claim is None:
         raise NoRoom(f"claim {uid} was released while its container was created")
-    return tuple(
-        _place(claim, uuid, effective, capacity, sets_cores=sets_cores)
-        for uuid, capacity in sorted(
-            _capacities(claim, accounts).items(), key=lambda item: item[1].card.index
-        )
-    )
+    capacities = sorted(_capacities(claim, accounts).values(), key=lambda one: one.card.index)
+    return tuple(_place(claim, effective, one, sets_cores=sets_cores) for one in capacities)
 
 
 def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> QuotaRequest:
@@ -516,15 +507,10 @@ def _has_cores_of_claim(quota: QuotaRequest) -> bool:
 
 
 def _place(
-    claim: ClaimRecord,
-    uuid: str,
-    effective: EffectiveRequest,
-    capacity: CardCapacity,
-    *,
-    sets_cores: bool,
+    claim: ClaimRecord, effective: EffectiveRequest, capacity: CardCapacity, *, sets_cores: bool
 ) -> PlacedCard:
     """Return what a container gets of one card: no more than the claim has there."""
-    part, where = claim.part(uuid), f"{claim.title}: card {capacity.card.index}"
+    part, where = claim.part(capacity.card.uuid), f"{claim.title}: card {capacity.card.index}"
     if capacity.health != "ok":
         raise NoRoom(f"{where} is unhealthy: {capacity.health}; see gpushare ls")
     if capacity.cordoned is not None:
@@ -635,20 +621,10 @@ def _placement(claim: ClaimRecord, uuid: str, within: Bounds) -> PlacementReques
 def _publish(claim: ClaimRecord, node: Node) -> PreparedClaim:
     """Make the folder and the CDI spec of a claim, if they are not there; OSError."""
     folder = make_run_folder(node.config.run_dir, CLAIMS, claim.uid)
-    edits = {
-        "mounts": [
-            {
-                "hostPath": str(folder),
-                "containerPath": f"{CLAIM_MOUNT}/{claim.uid}",
-                "options": list(_MOUNT),
-            }
-        ]
-    }
-    document: dict[str, Any] = {
-        "cdiVersion": _CDI_VERSION,
-        "kind": CDI_KIND,
-        "devices": [{"name": claim.uid, "containerEdits": edits}],
-    }
+    inside = f"{CLAIM_MOUNT}/{claim.uid}"
+    mount = {"hostPath": str(folder), "containerPath": inside, "options": list(_MOUNT)}
+    devices = [{"name": claim.uid, "containerEdits": {"mounts": [mount]}}]
+    document = {"cdiVersion": _CDI_VERSION, "kind": CDI_KIND, "devices": devices}
     write_spec(_cdi_file(claim.uid, node), format_spec(document))
     return PreparedClaim(folder=str(folder), cdi=[f"{CDI_KIND}={claim.uid}"])
 
@@ -666,13 +642,7 @@ def claim_rows(ledger: Ledger) -> Iterator[ClaimStatus]:
             name=claim.name,
             pods=list(claim.pods),
             devices=[
-                ClaimDevice(
-                    request=device.request,
-                    card=device.card,
-                    memory_bytes=device.memory_bytes,
-                    cores=device.cores,
-                    share=device.share,
-                )
+                cast(ClaimDevice, {key: vars(device)[key] for key in ClaimDevice.__annotations__})
                 for device in claim.devices
             ],
             parameters=dict(claim.parameters),

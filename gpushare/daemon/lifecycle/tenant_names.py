@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from gpushare.daemon.core.log import log
@@ -35,11 +36,8 @@ def learn_name(key: str, state: DaemonState, attempt: int = 0) -> None:
     if name is not None:
         _keep(key, name, state)
     elif attempt < len(_AGAIN_SECONDS):
-
-        def again() -> None:
-            state.names.submit(lambda: learn_name(key, state, attempt + 1))
-
-        state.loop.call(lambda: state.loop.later(_AGAIN_SECONDS[attempt], again))
+        again = partial(learn_name, key, state, attempt + 1)
+        state.loop.after(_AGAIN_SECONDS[attempt], lambda: state.names.submit(again))
 
 
 def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[TenantRecord]:
@@ -50,8 +48,13 @@ def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[Tena
     named = []
     until = time.monotonic() + _SHOW_SECONDS
     for record in records:
-        asks = not record.name and record.state != "reserved" and time.monotonic() < until
-        named.append(_with_name(record, state) if asks else record)
+        name = None
+        if not record.name and record.state != "reserved" and time.monotonic() < until:
+            name = _name_of(record, state.node, state.ledger, _ENGINE_SECONDS)
+        if name is not None:
+            _keep(record.key, name, state)
+            record = replace(record, name=name.name, engine=name.engine)  # noqa: PLW2901
+        named.append(record)
     return named
 
 
@@ -74,14 +77,6 @@ def _name_of(
         other=other.key,
     )
     return replace(name, name=record.id[:12])  # so that no engine is asked again
-
-
-def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
-    name = _name_of(record, state.node, state.ledger, _ENGINE_SECONDS)
-    if name is None:
-        return record
-    _keep(record.key, name, state)
-    return replace(record, name=name.name, engine=name.engine)
 
 
 def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> None:

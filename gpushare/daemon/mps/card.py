@@ -56,11 +56,14 @@ from gpushare.daemon.mps.program import (
     TenantLimits,
 )
 from gpushare.daemon.mps.runner import ControlRunner
+from gpushare.daemon.node import Node
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import disown_page, opened
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 
@@ -81,11 +84,11 @@ class CardServer:
     ) -> None:
         self.state = MpsCardState()
         self.partitions = partitions
-        self.runner = ControlRunner(card, program, state, partitions=partitions)
-        self._card = card
-        self._daemon = state
-        self._publish = publish
-        self._clients = ClientWatch(card, state, self.runner.folders.log)
+        node, ledger, observed = state.node, state.ledger, state.observed
+        self.runner = ControlRunner(card, program, node, observed, partitions=partitions)
+        self._card, self._publish = card, publish
+        self._node, self._ledger, self._tenants = node, ledger, state.tenants
+        self._clients = ClientWatch(card, node, ledger, observed, self.runner.folders.log)
         self._settings: dict[str, MpsSettings] = {}  # by tenant: what its grant was made from
         self._leaving: set[str] = set()  # tenants that have ended, and have something left there
 
@@ -114,7 +117,7 @@ class CardServer:
     def admit(self, key: str, uid: int) -> MpsGrant:
         """Make a tenant a client of the server, and return what it needs; MpsRefused."""
         self.look()
-        control, record = self.runner.control, self._daemon.ledger.entries.get(key)
+        control, record = self.runner.control, self._ledger.entries.get(key)
         if record is None:
             raise MpsRefused("the reservation has expired; create the container again")
         if control is None or self.runner.fault:
@@ -132,7 +135,7 @@ class CardServer:
         """Set the limits again of containers whose quota has changed."""
         control = self.runner.control
         for key, before in list(self._settings.items()):
-            record = self._daemon.ledger.entries.get(key)
+            record = self._ledger.entries.get(key)
             if control is None or record is None or not record.allocations:
                 continue
             wanted = self._settings_of(record, before.uid)
@@ -140,14 +143,8 @@ class CardServer:
                 if wanted != before:
                     self._change(control, before, wanted)
             except (MpsError, OSError, ValueError) as error:
-                log(
-                    "mps-limits-not-changed",
-                    "warning",
-                    tenant=key,
-                    name=record.title,
-                    card=self._card.uuid,
-                    error=str(error),
-                )
+                place = {**record.named, "card": self._card.uuid}
+                log("mps-limits-not-changed", "warning", **place, error=str(error))
 
     def release(self, key: str) -> None:
         """Forget a tenant that has ended, and what was created for it."""
@@ -200,18 +197,18 @@ class CardServer:
                 self._add(control, settings, route)
             except (MpsError, OSError, ValueError) as error:
                 self._log_failure(error)
-            if settings.key not in self._daemon.ledger.entries:
+            if settings.key not in self._ledger.entries:
                 self.release(settings.key)
         self._keep()
 
     def _settings_of(self, record: TenantRecord, uid: int) -> MpsSettings:
-        return settings_of(record, uid, self._daemon.node.policy_of(self._card.uuid))
+        return settings_of(record, uid, self._node.policy_of(self._card.uuid))
 
     def _refuse_other_user(self, key: str, uid: int) -> None:
         """Refuse a second user where a server serves one: MpsRefused, which names the user."""
         if self.state.is_multiuser:
             return
-        records = self._daemon.ledger.entries
+        records = self._ledger.entries
         for other, settings in self._settings.items():
             if other != key and settings.uid != uid and other in records:
                 raise MpsRefused(
@@ -263,7 +260,7 @@ class CardServer:
         self._settings[settings.key] = settings
         self._leaving.discard(settings.key)  # the same container, started once more
         self._set(grants={**self.state.grants, settings.key: grant})
-        write_variables(grant, self._daemon.tenants.pages.get(settings.key))
+        write_variables(grant, self._tenants.pages.get(settings.key))
         self._keep()
         return grant
 
@@ -444,9 +441,11 @@ _BYPASS_LOOKS: Final = 3  # in a row: a process connects before or after it is l
 class ClientWatch:
     """Watches the clients of one card's server; the card's thread's."""
 
-    def __init__(self, card: Card, state: DaemonState, logs: Path) -> None:
-        self._card = card
-        self._state = state
+    def __init__(
+        self, card: Card, node: Node, ledger: Ledger, observed: Observations, logs: Path
+    ) -> None:
+        self._card, self._mps = card, node.mps
+        self._ledger, self._observed = ledger, observed
         self._logs = ServerLogs(logs)
         self._owners: dict[int, str] = {}  # tenants of the clients at the last look, by PID
         self._is_faulted = False
@@ -492,7 +491,7 @@ class ClientWatch:
 
         `culprits` are as in ServerLogs.
         """
-        now, records = time.time(), self._state.ledger.entries
+        now, records = time.time(), self._ledger.entries
         known = (pid for pid in culprits if pid in owners)
         pid = next(known, next(iter(culprits), 0))
         culprit = owners.get(pid, "")
@@ -511,15 +510,8 @@ class ClientWatch:
             ended=names,
         )
         for key in victims:
-            log(
-                "tenant-lost-mps-server",
-                "error",
-                tenant=key,
-                name=records[key].title,
-                card=self._card.uuid,
-                cause=cause,
-                pod=records[key].of_pod,
-            )
+            place = {**records[key].named, "card": self._card.uuid, "cause": cause}
+            log("tenant-lost-mps-server", "error", **place, pod=records[key].of_pod)
         reason = f"a fatal fault of {cause} ended the work of all clients of the MPS server"
         losses = {key: MpsLoss(reason, now) for key in victims}
         if culprit in records:
@@ -533,7 +525,7 @@ class ClientWatch:
         """Return the tenants of the processes that the driver lists, by PID."""
         return {
             use.pid: key
-            for key, uses in self._state.observed.usage.processes.items()
+            for key, uses in self._observed.usage.processes.items()
             for uuid, use in uses
             if uuid == self._card.uuid
         }
@@ -543,10 +535,10 @@ class ClientWatch:
 
         Neither the control daemon nor the driver lists it as one, several looks in a row.
         """
-        records = self._state.ledger.entries
+        records = self._ledger.entries
         suspects = {
             (key, use.pid): self._suspects.get((key, use.pid), 0) + 1
-            for key, uses in self._state.observed.usage.processes.items()
+            for key, uses in self._observed.usage.processes.items()
             if key in records and records[key].isolation == MPS
             for uuid, use in uses
             if uuid == self._card.uuid and not use.is_mps and use.pid not in clients
@@ -554,15 +546,14 @@ class ClientWatch:
         self._suspects = suspects
         bypasses = {key: pid for (key, pid), looks in suspects.items() if looks >= _BYPASS_LOOKS}
         for key in sorted(bypasses.keys() - self._bypasses):
+            place = {**records[key].named, "card": self._card.uuid}
             log(
                 "tenant-bypasses-mps",
                 "warning",
-                tenant=key,
-                name=records[key].title,
-                card=self._card.uuid,
+                **place,
                 pid=bypasses[key],
                 pod=records[key].of_pod,
             )
-            self._state.node.mps.bypassed(key, bypasses[key])
+            self._mps.bypassed(key, bypasses[key])
         self._bypasses = frozenset(bypasses)
         return bypasses

@@ -10,9 +10,9 @@
 
 Every method blocks until its command has ended, at most COMMAND_SECONDS each (`terminate`:
 TERMINATE_SECONDS), and raises MpsError; call them from one thread, which nothing waits for. A
-control daemon keeps nothing: when it has been started again, `restore` sets the limits of all
-containers again. One that has outlived gpushared is told of its containers with `add`, each with
-the route that it got before, and before any new container: what nobody has named is given away.
+control daemon keeps nothing: one that has been started again is told of its containers with `add`,
+and so is one that has outlived gpushared, each with the route that it got before, and before any
+new container: what nobody has named is given away.
 
 What holds a container's limits: protocol 3 has a namespace for each, with limits that its
 processes can only lower. Protocol 2 has one server for all: its limits are those of the container
@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from gpushare.daemon.mps.partitions import PARTITION_ENV, PartitionCommands, PartitionPool
 from gpushare.daemon.mps.program import (
@@ -45,63 +45,13 @@ from gpushare.daemon.mps.program import (
 )
 from gpushare.daemon.mps.protocol3 import Protocol3
 
-
-class MpsControl(Protocol):
-    """The control daemon of one card."""
-
-    program: ControlProgram
-
-    def is_ready(self) -> bool:
-        """Whether it answers commands."""
-
-    def add(
-        self, name: str, limits: TenantLimits, uid: int, before: ClientRoute | None = None
-    ) -> ClientRoute:
-        """Set a container's limits, and return how its processes reach them.
-
-        `uid` is the host's user of the container's processes. Repeating it is no error. Without
-        multiuser, protocol 2 refuses a second user as long as it has containers of the first.
-        A static partition is refused where the card has clients or lacks chunks; in protocol 3, the
-        container can be added without one. `before`: the route from an earlier gpushared.
-        """
-
-    def change(self, name: str, limits: TenantLimits) -> ClientRoute:
-        """Set other limits of a container; return its route, whose `env` may be another.
-
-        Only processes that start afterwards get them. Protocol 3 refuses while the container has
-        clients, and the limits then stay as they were. KeyError for an unknown name.
-        """
-
-    def remove(self, name: str) -> None:
-        """Forget a container, and what was created for it. An unknown name is no error.
-
-        Protocol 3 refuses while it has clients; `terminate` them first, and repeat it.
-        """
-
-    def restore(self) -> dict[str, ClientRoute]:
-        """Set everything again, in a control daemon that was started again; return the routes.
-
-        pipe_folder is the same, as a path; a static partition has another ID.
-        """
-
-    def partitions(self) -> SmPartitions:
-        """Return how the card is divided into static partitions."""
-
-    def servers(self) -> tuple[MpsServerState, ...]:
-        """Return the servers. Protocol 2 has none before the first client."""
-
-    def clients(self) -> tuple[MpsProcess, ...]:
-        """Return the clients of all servers."""
-
-    def terminate(self, client: MpsProcess) -> None:
-        """End a client's work on the card, before it is killed.
-
-        A client that is killed with work in flight can leave the server and the other clients in an
-        undefined state ("When to Use MPS").
-        """
-
-    def quit(self, seconds: float) -> None:
-        """End the control daemon and its servers. Protocol 2 gives clients so many seconds."""
+#: `add` and `change` return how the processes of a container reach the server, with its limits;
+#: `uid` is their user on the host, and `before` the route from an earlier gpushared. To add one
+#: again is no error, nor to remove an unknown one. Only processes that start afterwards get changed
+#: limits. In protocol 3, `change` and `remove` are refused while the container has clients, whose
+#: work `terminate` ends: a client that is killed with work in flight can leave the server and the
+#: other clients in an undefined state ("When to Use MPS").
+MpsControl: TypeAlias = "Protocol2 | Protocol3"
 
 
 def control_of(program: ControlProgram) -> MpsControl:
@@ -189,16 +139,6 @@ class Protocol2:
         if known.partition:
             self._pool.give_up(known.partition)
         self._apply()
-
-    def restore(self) -> dict[str, ClientRoute]:
-        """Set everything again."""
-        self._pool.forget()
-        for name, tenant in self._tenants.items():
-            chunks = tenant.limits.chunks
-            partition = self._pool.take(chunks) if chunks else ""
-            self._tenants[name] = replace(tenant, partition=partition)
-        self._apply()
-        return {name: self._route(name) for name in self._tenants}
 
     def _check_user(self, name: str, uid: int) -> None:
         users = {tenant.uid for other, tenant in self._tenants.items() if other != name}

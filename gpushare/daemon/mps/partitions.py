@@ -56,10 +56,6 @@ class PartitionPool:
         self._taken.discard(partition_id)
         self._delete_unused()
 
-    def forget(self) -> None:
-        """Start again, for a control daemon that has."""
-        self._taken.clear()
-
     def _unused(self) -> list[SmPartition]:
         return [
             partition

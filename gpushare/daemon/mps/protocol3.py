@@ -123,15 +123,6 @@ class Protocol3:
             self._pool(server).give_up(known.partition)
         del self._tenants[name]
 
-    def restore(self) -> dict[str, ClientRoute]:
-        """Create everything again."""
-        before, self._tenants, self._pools = self._tenants, {}, {}
-        self._checked.clear()
-        try:
-            return {name: self.add(name, one.limits, one.uid) for name, one in before.items()}
-        finally:
-            self._tenants = {**before, **self._tenants}
-
     # Servers: one for all users, or one for each.
 
     def _server_of(self, uid: int) -> str:

@@ -24,8 +24,9 @@ from gpushare.daemon.core.loop import Backoff, wait_readable
 from gpushare.daemon.identity import processes
 from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.program import ControlProgram, MpsError, has_static_partitions, protocol_of
+from gpushare.daemon.node import Node
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.state import DaemonState
 from gpushare.oci.bounded_read import replace_file
 
 #: The change since the last look. "adopted": an earlier gpushared's was found.
@@ -43,14 +44,20 @@ class ControlRunner:
     `control` is None while none answers, and `fault` says why no container can have it now.
     """
 
-    def __init__(self, card: Card, program: Path, state: DaemonState, *, partitions: bool) -> None:
+    def __init__(
+        self,
+        card: Card,
+        program: Path,
+        node: Node,
+        observed: Observations,
+        *,
+        partitions: bool,
+    ) -> None:
         self.control: MpsControl | None = None
         self.fault = ""
-        self.folders = CardFolders.of(state.node.config.run_dir, card.uuid)
-        self._card = card
-        self._program = program
-        self._state = state
-        self._partitions = partitions
+        self.folders = CardFolders.of(node.config.run_dir, card.uuid)
+        self._card, self._program, self._partitions = card, program, partitions
+        self._node, self._observed = node, observed
         self._process: ControlProcess | None = None
         self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
         self._next_start = 0.0
@@ -208,7 +215,7 @@ class ControlRunner:
         return True
 
     def _new_program(self) -> ControlProgram:
-        driver, folders = self._state.node.loaded(), self.folders
+        driver, folders = self._node.loaded(), self.folders
         if not driver.is_simulated and not processes.sees_host():
             raise MpsError(
                 "gpushared is not in the host's PID namespace, and an MPS server would not find "
@@ -239,7 +246,7 @@ class ControlRunner:
 
     def _foreign_server(self) -> int:
         """Return the process of another MPS server that uses the card, 0 for none."""
-        card = self._state.observed.usage.cards.get(self._card.uuid)
+        card = self._observed.usage.cards.get(self._card.uuid)
         non_tenants = card.non_tenants if card else ()
         pids = [process.pid for process in non_tenants if process.name.startswith(_NAME)]
         if not pids:

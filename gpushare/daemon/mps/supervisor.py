@@ -54,16 +54,13 @@ class _Supervised:
 
 
 class MpsSupervisor:
-    """Keeps the control daemons of `state`'s cards. Its methods are the decide thread's."""
+    """Keeps the control daemons of `state`'s cards; the decide thread's, mostly."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
         self._cards: dict[str, _Supervised] = {}
         # By card: the thread that ends its control daemon, which the next one has to wait for.
         self._ending: dict[str, Worker] = {}
-        mps = state.node.mps
-        mps.admit = self._admit
-        mps.terminate = self._terminate
         self._is_due = False
         state.loop.every(lambda: _LOOK_SECONDS if self._cards else _IDLE_SECONDS, self._look)
 
@@ -81,7 +78,8 @@ class MpsSupervisor:
             return
         wanted = {card.uuid: card for card in driver.cards if state.node.backend_of(card) == MPS}
         program = find_program(driver) if wanted else None
-        partitions = {uuid: self._has_partitions(card) for uuid, card in wanted.items()}
+        rules = {uuid: state.node.rule_of(card) for uuid, card in wanted.items()}
+        partitions = {uuid: rule.mps_partitions for uuid, rule in rules.items()}
         for uuid, supervised in list(self._cards.items()):
             if supervised.server.partitions != partitions.get(uuid):
                 self._end(uuid)
@@ -104,9 +102,6 @@ class MpsSupervisor:
         for supervised in self._cards.values():
             supervised.worker.submit(supervised.server.runner.close)
             supervised.worker.finish(_FINISH_SECONDS)
-
-    def _has_partitions(self, card: Card) -> bool:
-        return self._state.node.config.rule_of(card.index, card.uuid, card.model).mps_partitions
 
     def _begin(self, card: Card, program: Path, *, partitions: bool) -> None:
         server = CardServer(
@@ -176,20 +171,27 @@ class MpsSupervisor:
         supervised.watched = -1
         loop.call(lambda: loop.forget(pidfd))
 
-    # Called through `Node.mps`, on any thread.
-
     def _server_of(self, key: str) -> _Supervised | None:
         record = self._state.ledger.entries.get(key)
         uuids = [allocation.uuid for allocation in record.allocations] if record else []
         return next((self._cards[uuid] for uuid in uuids if uuid in self._cards), None)
 
-    def _admit(self, key: str, uid: int) -> MpsGrant:
+    def admit(self, key: str, uid: int) -> MpsGrant:
+        """Make a tenant a client of its card's server, and return what it needs; MpsRefused.
+
+        It waits for the control daemon, so it is not for the decide thread.
+        """
         supervised = self._server_of(key)
         if supervised is None:
             raise MpsRefused("its card is not in MPS mode any more; create the container again")
         return supervised.worker.run(lambda: supervised.server.admit(key, uid))
 
-    def _terminate(self, key: str, then: Callable[[], None]) -> None:
+    def terminate(self, key: str, then: Callable[[], None]) -> None:
+        """End a tenant's work on its card, then call `then`; any thread, returns at once.
+
+        A client that is killed amid its work may leave the server undefined (manual, "When to Use
+        MPS").
+        """
         supervised = self._server_of(key)
         if supervised is None:
             then()

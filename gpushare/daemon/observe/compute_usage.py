@@ -125,9 +125,9 @@ class _Course:
             self._active = time.time()
         since = {seconds: self._since(seconds) for seconds in WINDOWS}
         checked = since[CHECKED]
-        driver = {span: self._driver(since[span]) for span in WINDOWS} if says else NO_FIGURES
-        lately = self._since(LATELY)
-        lately_ns = self._last.driver_ns - lately.driver_ns
+        driver = NO_FIGURES
+        if says:
+            driver = {span: self._rate("driver_ns", "at_ns", since[span]) for span in WINDOWS}
         return ComputeUsage(
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
@@ -143,11 +143,13 @@ class _Course:
             is_hung=gate is not None and gate.hung and not silent,
             silent=silent,
             driver=driver,
-            ungated_percent=self._ungated(checked),
-            claimed_percent=self._claimed(checked),
+            ungated_percent=self._rate("ungated_ns", "counted_ns", checked),
+            claimed_percent=self._rate("claimed_ns", "counted_ns", checked),
             charged_percent=self._got(checked) if source == GATE else None,
             is_compared=says and source == GATE and at_ns - checked.at_ns >= _CORRECTED_LEAST_NS,
-            lately_percent=_percent(lately_ns, at_ns - lately.at_ns) if says else None,
+            lately_percent=(
+                self._rate("driver_ns", "at_ns", self._since(LATELY)) if says else None
+            ),
             gate_bypassed=self._is_bypassed(checked, driver[CHECKED]),
             got_ns=self._last.got_ns,
             last_active=self._active,
@@ -157,14 +159,11 @@ class _Course:
         """Add what came since the last look."""
         last, before = self._last, self._gate
         step_ns = at_ns - last.at_ns
-        charged_ns = demand_ns = claimed_ns = ungated_ns = windows = 0
-        if gate is not None and before is not None:
+        charged_ns, demand_ns, claimed_ns, ungated_ns, windows = (
             # A scheduler that was started again counts from 0.
-            charged_ns = max(0, gate.charged_ns - before.charged_ns)
-            demand_ns = max(0, gate.demand_ns - before.demand_ns)
-            claimed_ns = max(0, gate.claimed_ns - before.claimed_ns)
-            ungated_ns = max(0, gate.ungated_ns - before.ungated_ns)
-            windows = max(0, gate.windows - before.windows)
+            max(0, getattr(gate, name) - getattr(before, name)) if gate and before else 0
+            for name in ("charged_ns", "demand_ns", "claimed_ns", "ungated_ns", "windows")
+        )
         driver_ns = 0
         if percent is not None:  # a real card makes a new figure once a second at the latest
             driver_ns = min(at_ns - self._figure_ns, _SECOND) * percent // 100
@@ -193,29 +192,22 @@ class _Course:
         wanted_ns = self._last.at_ns - seconds * _SECOND
         return max(0, bisect_right(self._points, wanted_ns, key=lambda point: point.at_ns) - 1)
 
+    def _rate(self, part: str, whole: str, since: _Point) -> float | None:
+        """Return the percent that one sum has grown of another since then."""
+        grown = (getattr(self._last, name) - getattr(since, name) for name in (part, whole))
+        return _percent(*grown)
+
     def _got(self, since: _Point) -> float | None:
-        return _percent(self._last.got_ns - since.got_ns, self._last.known_ns - since.known_ns)
+        return self._rate("got_ns", "known_ns", since)
 
     def _throttled(self, since: _Point) -> float | None:
-        last = self._last
-        percent = _percent(last.missed_ns - since.missed_ns, last.known_ns - since.known_ns)
+        percent = self._rate("missed_ns", "known_ns", since)
         return None if percent is None else percent / 100
-
-    def _driver(self, since: _Point) -> float | None:
-        last = self._last
-        return _percent(last.driver_ns - since.driver_ns, last.at_ns - since.at_ns)
-
-    def _claimed(self, since: _Point) -> float | None:
-        last = self._last
-        return _percent(last.claimed_ns - since.claimed_ns, last.counted_ns - since.counted_ns)
-
-    def _ungated(self, since: _Point) -> float | None:
-        last = self._last
-        return _percent(last.ungated_ns - since.ungated_ns, last.counted_ns - since.counted_ns)
 
     def _is_bypassed(self, since: _Point, driver: float | None) -> bool:
         counted_ns = self._last.counted_ns - since.counted_ns
-        claimed = self._claimed(since)
+        claimed = self._rate("claimed_ns", "counted_ns", since)
+        ungated = self._rate("ungated_ns", "counted_ns", since) or 0.0
         if driver is None or claimed is None or counted_ns < _CHECKED_LEAST_NS:
             return False
         gate = self._gate
@@ -224,7 +216,7 @@ class _Course:
         has_no_window = is_closed and self._last.windows == since.windows
         return (
             driver > max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
-            or min(driver, self._ungated(since) or 0.0) > _MORE_PERCENT
+            or min(driver, ungated) > _MORE_PERCENT
             or (driver > _MORE_PERCENT and has_no_window)
         )
 
@@ -357,7 +349,7 @@ def _with_corrections(
 
 
 def _log_changes(record: TenantRecord, uuid: str, before: ComputeUsage, now: ComputeUsage) -> None:
-    tenant = {"tenant": record.key, "name": record.title, "card": uuid}
+    tenant = {**record.named, "card": uuid}
     if now.gate_bypassed and not before.gate_bypassed:
         figures = {"charged": now.cores_used[CHECKED], "driver": now.driver_percent}
         log("gate-bypass-detected", "warning", **tenant, **figures)

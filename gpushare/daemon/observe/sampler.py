@@ -284,15 +284,8 @@ class UsageSampler:
             if (pids := mps_clients(records[key], uuid, usage))
         }
         for key, uuid in sorted(clients.keys() - self._mps_clients):
-            log(
-                "tenant-uses-mps",
-                "warning",
-                tenant=key,
-                name=records[key].title,
-                card=uuid,
-                pid=clients[key, uuid],
-                pod=records[key].of_pod,
-            )
+            place = {**records[key].named, "card": uuid, "pid": clients[key, uuid]}
+            log("tenant-uses-mps", "warning", **place, pod=records[key].of_pod)
         self._mps_clients = frozenset(clients)
 
     def _go_stale(self, why: str) -> None:

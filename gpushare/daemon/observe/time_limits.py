@@ -16,12 +16,16 @@ from types import MappingProxyType
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.core.loop import Worker, boottime
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.request import TIME_LIMIT
 from gpushare.quota.values import exact_duration, parse_duration
+
+#: Pauses or stops a tenant, for a reason; a UserError says why it could not.
+Act = Callable[[TenantRecord, str], None]
 
 LOOK_SECONDS: Final = 1.0
 _WARNING_SECONDS: Final = 300
@@ -52,16 +56,15 @@ def ends_at(record: TenantRecord) -> float | None:
 
 
 class TimeLimits:
-    """Judges the tenants of `state`, all on one thread; `stop` is called by the freeze thread."""
+    """Judges the tenants, all on one thread; `stop` is called by the `freezing` thread."""
 
-    def __init__(self, state: DaemonState, stop: Callable[[TenantRecord, str], None]) -> None:
-        self._state = state
-        self._stop = stop
+    def __init__(self, ledger: Ledger, freezing: Worker, stop: Act) -> None:
+        self._ledger, self._freezing, self._stop = ledger, freezing, stop
         self._warned: dict[str, int] = {}  # by key, the limit of which a warning was logged
 
     def look(self) -> None:
         """Judge all tenants."""
-        records = self._state.ledger.entries
+        records = self._ledger.entries
         self._warned = {key: limit for key, limit in self._warned.items() if key in records}
         for record in records.values():
             limit = limit_seconds(record)
@@ -70,7 +73,7 @@ class TimeLimits:
             left = seconds_left(record) or 0.0
             if left <= 0:
                 why = f"its time limit of {exact_duration(limit)} is over"
-                self._state.freezing.submit(partial(self._end, record, why))
+                self._freezing.submit(partial(self._end, record, why))
             elif is_near(record) and self._warned.get(record.key) != limit:
                 self._warned[record.key] = limit
                 log(
@@ -83,7 +86,7 @@ class TimeLimits:
                 )
 
     def _is_stopping(self, record: TenantRecord) -> bool:
-        return self._state.ledger.freezes.by(record.key, "stop") is not None
+        return self._ledger.freezes.by(record.key, "stop") is not None
 
     def _end(self, record: TenantRecord, why: str) -> None:
         if self._is_stopping(record):
@@ -92,10 +95,6 @@ class TimeLimits:
             self._stop(record, why)
         except UserError as error:  # the next look tries it again
             log("tenant-time-limit-failed", "error", **record.identity, error=str(error))
-
-
-#: Pauses or stops a tenant, for a reason; a UserError says why it could not.
-Act = Callable[[TenantRecord, str], None]
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
         state.node.overrides.forget(record.settings_key, PROFILE)
     state.node.overrides.set(record.settings_key, values)
     _apply(changed, pages, state)
-    log("tenant-resized", **_names(record), previous=_previous(record, values), **values)
+    log("tenant-resized", **record.named, previous=_previous(record, values), **values)
     return state.ledger.entries[record.key]
 
 
@@ -116,12 +116,8 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
     if changed is not record:
         _apply(changed, pages, state)
     previous = _previous(record, dropped)
-    log("tenant-resized", **_names(record), previous=previous, reset=sorted(dropped))
+    log("tenant-resized", **record.named, previous=previous, reset=sorted(dropped))
     return state.ledger.entries[record.key]
-
-
-def _names(record: TenantRecord) -> dict[str, str]:
-    return {"tenant": record.key, "name": record.title}
 
 
 def _previous(record: TenantRecord, keys: Collection[str]) -> dict[str, str]:
@@ -205,11 +201,8 @@ def _resolved(
             priority=effective.priority if has_priority else record.priority,
             class_=effective.class_,
         )
-    allocations = tuple(
-        _allocation(allocation, changed, record, quota, state.node)
-        for allocation in record.allocations
-    )
-    changed = replace(changed, allocations=allocations)
+    parts = (_allocation(part, changed, record, quota, state.node) for part in record.allocations)
+    changed = replace(changed, allocations=tuple(parts))
     if _memory(changed) != _memory(record):
         _refuse_without_memory(changed, record, quota, state)
     if _compute(changed) != _compute(record):
@@ -279,7 +272,20 @@ def _refuse_without_memory(
             raise quota.refuse("memory", rule, "set more")
     # Memory of a process that has just died is free; the next sample would be too late.
     free_dead_records(record, pages)
-    _check_room(record, changed.allocations, state)
+    kept = replace(record, allocations=changed.allocations)
+    if _is_within_claim(kept, state.node, state.ledger):
+        return
+    wanted = {allocation.uuid: allocation.quota_bytes for allocation in changed.allocations}
+    more = {part.uuid: wanted[part.uuid] - part.quota_bytes for part in record.allocations}
+    if any(size > 0 for size in more.values()):
+        state.ledger.integrity.refuse()
+    for _ in reclaim_rounds():
+        capacities = _capacities_for(record, state.accounts)
+        if not reclaim_burst(more, capacities, state):
+            break
+    for capacity in capacities:
+        if capacity.card.uuid in wanted:
+            check_memory_growth(capacity, record.key, record.title, wanted[capacity.card.uuid])
 
 
 def _pages_to_change(record: TenantRecord, keys: Collection[str], tenants: Tenants) -> Pages | None:
@@ -309,10 +315,18 @@ def _apply(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> No
     before = state.ledger.entries[changed.key]
     with state.ledger.changed.deferred(state.loop.soon):
         state.ledger.put(changed)
-        if pages is not None and _memory(before) != _memory(changed):
-            _write_memory(changed, pages, state)
-        if pages is not None and _compute(before) != _compute(changed):
-            _write_cores(changed, pages)
+        if pages is None:
+            return
+        if _memory(before) != _memory(changed):
+            for number, allocation in enumerate(changed.allocations):
+                # It keeps its burst memory until the limits are recomputed: it may be using it.
+                burst_bytes = min(pages.grant.limit_bytes(number), allocation.burst_limit_bytes)
+                change_limit(changed, number, max(burst_bytes, allocation.quota_bytes), state)
+            update_burst_limits(state)
+        if _compute(before) != _compute(changed):
+            for number, allocation in enumerate(changed.allocations):
+                pages.grant.set_cores(number, allocation.cores)
+            pages.grant.publish()
 
 
 def _compute(record: TenantRecord) -> tuple[object, ...]:
@@ -323,41 +337,6 @@ def _compute(record: TenantRecord) -> tuple[object, ...]:
 
 def _memory(record: TenantRecord) -> list[tuple[int, int | None]]:
     return [(part.quota_bytes, part.memory_limit_bytes) for part in record.allocations]
-
-
-def _write_memory(record: TenantRecord, pages: Pages, state: DaemonState) -> None:
-    for number, allocation in enumerate(record.allocations):
-        # It keeps its burst memory until the limits are recomputed: it may be using it.
-        burst_bytes = min(pages.grant.limit_bytes(number), allocation.burst_limit_bytes)
-        change_limit(record, number, max(burst_bytes, allocation.quota_bytes), state)
-    update_burst_limits(state)
-
-
-def _write_cores(record: TenantRecord, pages: Pages) -> None:
-    for number, allocation in enumerate(record.allocations):
-        pages.grant.set_cores(number, allocation.cores)
-    pages.grant.publish()
-
-
-def _check_room(
-    record: TenantRecord, allocations: tuple[CardAllocation, ...], state: DaemonState
-) -> None:
-    if _is_within_claim(replace(record, allocations=allocations), state.node, state.ledger):
-        return
-    more = {
-        old.uuid: new.quota_bytes - old.quota_bytes
-        for old, new in zip(record.allocations, allocations, strict=True)
-    }
-    if any(size > 0 for size in more.values()):
-        state.ledger.integrity.refuse()
-    for _ in reclaim_rounds():
-        capacities = _capacities_for(record, state.accounts)
-        if not reclaim_burst(more, capacities, state):
-            break
-    wanted = {allocation.uuid: allocation.quota_bytes for allocation in allocations}
-    for capacity in capacities:
-        if capacity.card.uuid in wanted:
-            check_memory_growth(capacity, record.key, record.title, wanted[capacity.card.uuid])
 
 
 def _capacities_for(record: TenantRecord, accounts: CardAccounts) -> tuple[CardCapacity, ...]:
@@ -422,9 +401,7 @@ def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_by
 
 def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int) -> None:
     """Raise NoRoom if the card cannot reserve `cores` percent for tenant `key`."""
-    others = replace(
-        capacity, allocations=tuple(use for use in capacity.allocations if use.key != key)
-    )
+    others = capacity.without({key})
     if cores > others.cores_available:
         raise NoRoom(
             f"the card of {tenant} has no room for {cores} % of its compute: card "
@@ -440,9 +417,8 @@ def _refuse_idle_weight(changed: TenantRecord, quota: QuotaRequest, node: Node) 
         for allocation in changed.allocations
     }
     if _WEIGHED not in held:
-        rule = (
-            f"applies only under {_WEIGHED}, and {changed.title} is under {', '.join(sorted(held))}"
-        )
+        policies = ", ".join(sorted(held))
+        rule = f"applies only under {_WEIGHED}, and {changed.title} is under {policies}"
         raise quota.refuse("weight", rule, f"add --policy {_WEIGHED}")
 
 
@@ -456,4 +432,4 @@ def set_over_quota_action(record: TenantRecord, text: str, node: Node) -> None:
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
     node.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
-    log("tenant-resized", **_names(record), **{OVER_QUOTA_KEY: choice})
+    log("tenant-resized", **record.named, **{OVER_QUOTA_KEY: choice})

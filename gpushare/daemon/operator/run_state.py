@@ -10,6 +10,7 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from gpushare.daemon.audit.audit import Audit
@@ -17,6 +18,7 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import CannotFreeze, Freezer
 from gpushare.daemon.identity import processes
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import By, TenantRecord
 from gpushare.errors import UserError
@@ -40,10 +42,11 @@ class StopRequest:
 class RunControl:
     """Pauses, resumes and stops tenants; the freeze thread's. It overrules the audit."""
 
-    def __init__(self, state: DaemonState, freezer: Freezer, audit: Audit) -> None:
-        self._state = state
-        self._freezer = freezer
-        self._audit = audit
+    def __init__(
+        self, state: DaemonState, freezer: Freezer, audit: Audit, servers: MpsSupervisor
+    ) -> None:
+        self._state, self._freezer = state, freezer
+        self._audit, self._servers = audit, servers
 
     def pause(self, record: TenantRecord, why: str, by: By = "operator") -> None:
         """Freeze a tenant, through restarts of the daemon, until `resume`; CannotFreeze."""
@@ -77,17 +80,8 @@ class RunControl:
             self._freezer.promise_kill(record.key, why, after)
         else:
             self._freezer.kill(record.key, why)
-        log(
-            "tenant-stop-requested",
-            "warning",
-            tenant=record.key,
-            id=record.id,
-            name=record.title,
-            by=request.by,
-            signal=request.number.name,
-            timeout=after,
-            reason=why,
-        )
+        how = {"by": request.by, "signal": request.number.name, "timeout": after}
+        log("tenant-stop-requested", "warning", **record.identity, **how, reason=why)
         if after:
             try:
                 # Before the thaw: the process runs with the signal or not at all, and one that
@@ -102,21 +96,18 @@ class RunControl:
 
         The promise of the kill holds if the server does not answer.
         """
-        loop, freezing = self._state.loop, self._state.freezing
+        submit, servers = self._state.freezing.submit, self._servers
 
         def kill() -> None:
             with suppress(UserError):  # it has ended, or is killed as promised
                 self._freezer.kill(record.key, why)
 
-        def terminate() -> None:
-            self._state.node.mps.terminate(record.key, lambda: freezing.submit(kill))
-
-        loop.call(lambda: loop.later(after, terminate))
+        self._state.loop.after(after, lambda: servers.terminate(record.key, lambda: submit(kill)))
         self._enforce_after(after + _TERMINATE_SECONDS)
 
     def _enforce_after(self, seconds: float) -> None:
-        loop, freezing = self._state.loop, self._state.freezing
-        loop.call(lambda: loop.later(seconds, lambda: freezing.submit(self._freezer.enforce)))
+        enforce = partial(self._state.freezing.submit, self._freezer.enforce)
+        self._state.loop.after(seconds, enforce)
 
     def pause_idle(self, record: TenantRecord, why: str) -> None:
         """Pause a tenant for `idle.action`; CannotFreeze."""

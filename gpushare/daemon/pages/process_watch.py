@@ -21,7 +21,6 @@ import os
 import resource
 import socket
 import stat
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.log import Allowance, log
-from gpushare.daemon.core.loop import Loop, Signal
+from gpushare.daemon.core.loop import Loop, Signal, credentials
 
 _PAUSE_SECONDS = 0.5
 
@@ -144,7 +143,6 @@ _BURST: Final = 200.0
 _SHORTFALL_RATE: Final = 4.0  # as often as one process reports it; all of them are checked anyway
 _SHORTFALL_BURST: Final = 8.0
 _CONNECTIONS: Final = abi.MAX_PROCESSES
-_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 _LEVELS: Final = {3: "error", 4: "warning", 6: "info", 7: "debug"}
 
 
@@ -243,7 +241,10 @@ class TenantSocket:
         if not (self.arrivals if kind == abi.MESSAGE_HELLO else self.allowance).take(now):
             return True
         if kind == abi.MESSAGE_HELLO:
-            self._greet(connection, pid)
+            host_pid, _ = credentials(connection)
+            log(
+                "tenant-process-attached", "debug", tenant=self.key, pid=host_pid, container_pid=pid
+            )
         elif kind == abi.MESSAGE_LOG and level in _LEVELS:
             text = packet[abi.MESSAGE_TEXT :].decode(errors="replace")
             log(
@@ -258,9 +259,3 @@ class TenantSocket:
         else:
             return False
         return True
-
-    def _greet(self, connection: socket.socket, pid: int) -> None:
-        size = _CREDENTIALS.size
-        option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        host_pid = _CREDENTIALS.unpack(option)[0]
-        log("tenant-process-attached", "debug", tenant=self.key, pid=host_pid, container_pid=pid)

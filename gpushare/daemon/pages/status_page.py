@@ -35,14 +35,11 @@ class MemoryUse:
 
     def at_most(self, most_bytes: int) -> MemoryUse:
         """Return the same for a card of `most_bytes`, of which no process holds more."""
-        return replace(
-            self,
-            held_bytes=min(self.held_bytes, most_bytes),
-            kinds=tuple(min(size, most_bytes) for size in self.kinds),
-            pool_kept_bytes=min(self.pool_kept_bytes, most_bytes),
-            exported_bytes=min(self.exported_bytes, most_bytes),
-            imported_bytes=min(self.imported_bytes, most_bytes),
-        )
+        sizes = {name: min(size, most_bytes) for name, size in vars(self).items() if name in _SIZES}
+        return replace(self, kinds=tuple(min(size, most_bytes) for size in self.kinds), **sizes)
+
+
+_SIZES: Final = ("held_bytes", "pool_kept_bytes", "exported_bytes", "imported_bytes")
 
 
 @dataclass(frozen=True)
@@ -95,21 +92,18 @@ def sum_claims(
     """Return the sums of `claims` for each of `cards`, with `managed_limits` of the first ones."""
     claims = tuple(claims)
     limits = (*managed_limits, *(0,) * cards)
+    held = [[claim.held[number] for claim in claims] for number in range(cards)]
     return tuple(
-        _account([claim.held[number] for claim in claims], limits[number])
-        for number in range(cards)
-    )
-
-
-def _account(held: Sequence[MemoryUse], managed_limit_bytes: int) -> TenantClaims:
-    return TenantClaims(
-        managed_limit_bytes=managed_limit_bytes,
-        held_bytes=sum(use.held_bytes for use in held),
-        kinds=tuple(sum(use.kinds[kind] for use in held) for kind in range(abi.KINDS)),
-        contexts=sum(use.contexts for use in held),
-        pool_kept_bytes=sum(use.pool_kept_bytes for use in held),
-        exported_bytes=sum(use.exported_bytes for use in held),
-        imported_bytes=max((use.imported_bytes for use in held), default=0),
+        TenantClaims(
+            held_bytes=sum(use.held_bytes for use in uses),
+            kinds=tuple(sum(use.kinds[kind] for use in uses) for kind in range(abi.KINDS)),
+            contexts=sum(use.contexts for use in uses),
+            pool_kept_bytes=sum(use.pool_kept_bytes for use in uses),
+            exported_bytes=sum(use.exported_bytes for use in uses),
+            imported_bytes=max((use.imported_bytes for use in uses), default=0),
+            managed_limit_bytes=limit,
+        )
+        for uses, limit in zip(held, limits, strict=False)
     )
 
 

@@ -72,15 +72,9 @@ def place_request(
         over = _over(request, best or ())
         assert over is not None
         raise NoRoom(refusal_of_set(request, over, less_helps=_less_helps(request, named)))
-    return tuple(
-        PlacedCard(
-            capacity.card,
-            request.bytes_of(capacity.card),
-            request.cores_of(capacity),
-            request.whole,
-        )
-        for capacity in sorted(taken, key=lambda capacity: capacity.card.index)
-    )
+    in_order = sorted(taken, key=lambda capacity: capacity.card.index)
+    sizes = ((of.card, request.bytes_of(of.card), request.cores_of(of)) for of in in_order)
+    return tuple(PlacedCard(*size, request.whole) for size in sizes)
 
 
 def _bound(request: PlacementRequest) -> Callable[[Sequence[CardCapacity]], bool] | None:
@@ -101,25 +95,23 @@ def _less_helps(request: PlacementRequest, named: Sequence[CardCapacity]) -> boo
     """Whether the smallest possible request would get one card."""
     if request.whole:
         return False
-    for size in {capacity.context_bytes + 1 for capacity in named}:
-        little = replace(
-            request, memory_bytes=size, memory_percent=None, memory_limit_bytes=None, cores=0
-        )
-        if any(
-            find_obstacle(little, capacity) is None and _over(little, [capacity]) is None
-            for capacity in named
-        ):
-            return True
-    return False
+    none = replace(request, memory_percent=None, memory_limit_bytes=None, cores=0)
+    sizes = {capacity.context_bytes + 1 for capacity in named}
+    return any(
+        find_obstacle(little, capacity) is None and _over(little, [capacity]) is None
+        for little in (replace(none, memory_bytes=size) for size in sizes)
+        for capacity in named
+    )
 
 
 def _count(request: PlacementRequest, named: Sequence[CardCapacity]) -> int:
     """Return how many cards are requested; NoSuchCard for more than there are to choose from."""
     wanted = len(named) if request.count is None else request.count
     if wanted > len(named):
+        are = "is 1" if len(named) == 1 else f"are {len(named)}"
         raise NoSuchCard(
-            f"{wanted} cards are requested{request.where('count')}, and there {_are(len(named))} "
-            "to choose from; request fewer or see gpushare ls"
+            f"{wanted} cards are requested{request.where('count')}, and there {are} to choose "
+            "from; request fewer or see gpushare ls"
         )
     most = request.bounds.max_per_request.count
     if request.count is None and most is not None and wanted > most:
@@ -128,10 +120,6 @@ def _count(request: PlacementRequest, named: Sequence[CardCapacity]) -> int:
             f"all {wanted} cards are requested, above the ceiling {most}{where}; request {most}"
         )
     return wanted
-
-
-def _are(count: int) -> str:
-    return "is 1" if count == 1 else f"are {count}"
 
 
 _SEE = "see gpushare ls"
@@ -149,18 +137,15 @@ def refusal_text(
 
     `less_helps`: the smallest possible request would get a card.
     """
-    texts = [
-        (capacity.card, why.get(capacity.card.uuid, Obstacle("fits")).text)
-        for capacity in capacities
-    ]
-    listed = "; ".join(f"card {card.index} {text}" for card, text in texts)
-    reasons = [why[capacity.card.uuid] for capacity in capacities if capacity.card.uuid in why]
+    cards, fits = [capacity.card for capacity in capacities], Obstacle("fits")
+    listed = "; ".join(f"card {card.index} {why.get(card.uuid, fits).text}" for card in cards)
+    reasons = [why[card.uuid] for card in cards if card.uuid in why]
     fixes = _fixes(request, [reason for reason in reasons if less_helps or reason.fix != LESS])
     less = "" if request.shows_holders else _would_fit(request, wanted, capacities)
     if wanted > 1:
         fit = len(capacities) - len(why)
-        cards = f"{wanted} whole cards" if request.whole else f"{wanted} cards with {request} each"
-        many = f"{cards} are requested, and {fit} of {len(capacities)} have room"
+        some = f"{wanted} whole cards" if request.whole else f"{wanted} cards with {request} each"
+        many = f"{some} are requested, and {fit} of {len(capacities)} have room"
         fewer = [f"request fewer{request.where('count')}"] if fit else []
         return f"{many}: {listed}; {_either([*fewer, *fixes, _SEE])}{less}"
     if fixes == [MORE]:

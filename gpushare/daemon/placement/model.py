@@ -12,8 +12,8 @@ desktop that grew to 1 GiB a minute ago may do so again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
@@ -161,6 +161,10 @@ class CardCapacity:
     backend_source: str = ""  # where that is configured
     backend_fault: str = ""  # why no share can have that backend now; "": one can
     mps_partitions: bool = False  # each share has multiprocessors of its own
+
+    def without(self, keys: Collection[str]) -> CardCapacity:
+        """Return the same card without the allocations of these tenants."""
+        return replace(self, allocations=tuple(u for u in self.allocations if u.key not in keys))
 
     @property
     def holders(self) -> tuple[AllocationUse, ...]:

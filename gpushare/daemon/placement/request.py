@@ -290,7 +290,12 @@ def candidate_cards(
 ) -> list[CardCapacity]:
     """Return the cards that may be taken at all; NoSuchCard for one that is not there."""
     if request.devices:
-        return _each_once([(name, find_card(name, capacities)) for name in request.devices])
+        first: dict[str, str] = {}
+        named = [find_card(name, capacities) for name in request.devices]
+        for name, capacity in zip(request.devices, named, strict=True):
+            if (other := first.setdefault(capacity.card.uuid, name)) != name:
+                raise NoSuchCard(f"{other} and {name} are the same card; name each card once")
+        return named
     if request.minors:
         cards = [capacity for capacity in capacities if capacity.card.instance is None]
         by_minor = {capacity.card.minor: capacity for capacity in cards}
@@ -313,24 +318,10 @@ def find_card(name: str, capacities: Sequence[CardCapacity]) -> CardCapacity:
         if name in {str(card.index), card.uuid, *(card.instance.names if card.instance else ())}:
             return capacity
     # As nvidia-smi does, a UUID may be shortened as long as it is one card's only.
-    close = [
-        capacity
-        for capacity in capacities
-        if len(name) >= 8 and capacity.card.uuid.startswith(name)
-    ]
-    if len(close) == 1:
+    close = [capacity for capacity in capacities if capacity.card.uuid.startswith(name)]
+    if len(name) >= 8 and len(close) == 1:
         return close[0]
     raise NoSuchCard(f"card {name} does not exist: {_there_are(capacities)}; see gpushare ls")
-
-
-def _each_once(named: Sequence[tuple[str, CardCapacity]]) -> list[CardCapacity]:
-    """Return the cards; NoSuchCard where an index and a UUID are one card's."""
-    first: dict[str, str] = {}
-    for name, capacity in named:
-        other = first.setdefault(capacity.card.uuid, name)
-        if other != name:
-            raise NoSuchCard(f"{other} and {name} are the same card; name each card once")
-    return [capacity for _, capacity in named]
 
 
 def _there_are(capacities: Sequence[CardCapacity]) -> str:

@@ -159,15 +159,14 @@ def with_withheld(
     if not closed:
         return tuple(capacities)
     return tuple(
-        replace(capacity, withheld=_why(closed[capacity.card.uuid]))
-        if capacity.card.uuid in closed
+        replace(
+            capacity,
+            withheld=f"is withheld for {entry.title}, which is before it in the queue",
+        )
+        if (entry := closed.get(capacity.card.uuid)) is not None
         else capacity
         for capacity in capacities
     )
-
-
-def _why(entry: WaitingRequest) -> str:
-    return f"is withheld for {entry.title}, which is before it in the queue"
 
 
 def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:

@@ -27,11 +27,12 @@ from gpushare.daemon.lifecycle import (
     tenant_names,
 )
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.operator import cards, reload, resize
 from gpushare.daemon.operator.run_state import RunControl, StopRequest
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoSuchCard, find_card
-from gpushare.daemon.service.control_request import (
+from gpushare.daemon.service.control_server import (
     BoundOperation,
     ControlReply,
     ControlRequest,
@@ -64,12 +65,15 @@ class Operations:
     """The functions, by the operations' names with _ for -; one that names `request` gets it."""
 
     def __init__(
-        self, state: DaemonState, control: RunControl, evictions: Evictions, tickets: queue.Queue
+        self,
+        state: DaemonState,
+        control: RunControl,
+        evictions: Evictions,
+        tickets: queue.Queue,
+        servers: MpsSupervisor,
     ) -> None:
-        self._state = state
-        self._control = control
-        self._evictions = evictions
-        self._tickets = tickets
+        self._state, self._control, self._evictions = state, control, evictions
+        self._tickets, self._servers = tickets, servers
         self._room = queue.RoomForStarts(evictions, tickets)
 
     def bound(self) -> dict[str, BoundOperation]:
@@ -126,7 +130,7 @@ class Operations:
             waits=request.waits,
             about=request.about,
         )
-        return reply(create.create(container, self._state, self._room))
+        return reply(create.create(container, self._state, self._room, self._servers))
 
     def checkpoint(self, identity: str) -> ControlReply:
         create.refuse_checkpoint(identity, self._state.ledger)
@@ -230,7 +234,7 @@ class Operations:
         entries = self._state.ledger.entries.values()
         records = [record for record in entries if everything or record.state != "none"]
         named = tenant_names.with_names(records, self._state)
-        lookups = StatusLookups(self._state)
+        lookups = StatusLookups(self._state.node, self._state.ledger)
         return (tenant_status(record, self._state, lookups) for record in named), {}
 
     def tenant(self, name: str) -> ControlReply:

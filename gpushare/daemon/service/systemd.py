@@ -16,7 +16,6 @@ import contextlib
 import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ from typing import Final
 
 from gpushare import protocol
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import credentials
 
 _FIRST_FD: Final = 3  # SD_LISTEN_FDS_START
 
@@ -33,7 +33,6 @@ _STARTING: Final = protocol.encode({"starting": True})
 _MOST_WAITING: Final = 1024  # the others wait in the listener's backlog, without a message
 _MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
 _MOST_OF_USERS: Final = 512
-_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 
 
 def notify(state: str) -> None:
@@ -179,13 +178,6 @@ class StartingSocket:
             return False
         others = self._users.total() - self._users[0]
         return self._users[uid] > _MOST_OF_ONE_USER or others > _MOST_OF_USERS
-
-
-def credentials(connection: socket.socket) -> tuple[int, int]:
-    """Return the pid and the uid of the process that connected, by the kernel."""
-    option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(option)
-    return pid, uid
 
 
 def open_listener(path: Path, read_gid: int | None) -> socket.socket:

@@ -236,13 +236,6 @@ class Ledger:
         self.put(record)
         return record
 
-    def describe(
-        self, key: str, notes: Sequence[str], uninterposed: Sequence[str], compat: str
-    ) -> TenantRecord:
-        """Record what the tenant has of the driver; `notes` are added to its others; OSError."""
-        notes = (*self.entries[key].notes, *notes)
-        return self.change(key, notes=notes, uninterposed=tuple(uninterposed), compat=compat)
-
     def evict(
         self,
         key: str,

@@ -14,7 +14,6 @@ from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.limits import best_isolation
 from gpushare.daemon.node import Node
-from gpushare.daemon.observed import UnallocatedContainer
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -83,46 +82,44 @@ def _mps_faults(capacity: CardCapacity, node: Node, ledger: Ledger) -> Iterator[
         )
 
 
-def _unallocated_warning(container: UnallocatedContainer, node: Node) -> str:
-    return (
-        f"process {container.pid} ({container.name}) in {container.container} has "
-        f"{format_size(container.bytes)} of card {card_index(container.uuid, node)} and no "
-        "allocation: it bypasses gpushare. Run it with the runtime gpushare, without --privileged"
+def _warnings(state: DaemonState) -> Iterator[str]:
+    """Yield a sentence for each fault of the node, the empty text for one that there is not."""
+    node, ledger, stale = state.node, state.ledger, state.observed.usage.stale
+    stores = node.overrides, node.card_overrides, node.labels
+    yield from (*node.warnings, *ledger.notices, ledger.fault, ledger.integrity.why)
+    yield from (store.notice for store in stores)
+    if node.driver is None:
+        yield node.no_driver_reason
+    else:
+        yield node.driver_fault or (f"the driver's figures are stale: {stale}" if stale else "")
+    yield from _unhealthy(state)
+    yield from _unlisted_instances(node)
+    for container in state.observed.unallocated[:_MOST_UNALLOCATED]:
+        yield (
+            f"process {container.pid} ({container.name}) in {container.container} has "
+            f"{format_size(container.bytes)} of card {card_index(container.uuid, node)} and no "
+            "allocation: it bypasses gpushare. Run it with the runtime gpushare, without "
+            "--privileged"
+        )
+    yield node.scheduler_fault
+    if state.history is not None and state.history.fault:
+        yield f"events are not stored: {state.history.fault}"
+    if state.metrics_history is not None and state.metrics_history.fault:
+        yield f"the metrics history is not complete: {state.metrics_history.fault}"
+    changed = (
+        ""
+        if node.config_fault or not config.outdated(node.config)
+        else (
+            f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
+            "sudo gpushare config reload"
+        )
     )
+    yield node.config_fault or changed
 
 
 def status_row(state: DaemonState) -> DaemonStatus:
     """Return the daemon's own status."""
-    driver = state.node.driver
-    warnings = [*state.node.warnings, *state.ledger.notices]
-    stores = state.node.overrides.notice, state.node.card_overrides.notice, state.node.labels.notice
-    faults = state.ledger.fault, state.ledger.integrity.why, *stores
-    warnings += [fault for fault in faults if fault]
-    if driver is None:
-        warnings.append(state.node.no_driver_reason)
-    elif state.node.driver_fault:
-        warnings.append(state.node.driver_fault)
-    elif state.observed.usage.stale:
-        warnings.append(f"the driver's figures are stale: {state.observed.usage.stale}")
-    warnings += _unhealthy(state)
-    warnings += _unlisted_instances(state.node)
-    warnings += [
-        _unallocated_warning(container, state.node)
-        for container in state.observed.unallocated[:_MOST_UNALLOCATED]
-    ]
-    if state.node.scheduler_fault:
-        warnings.append(state.node.scheduler_fault)
-    if state.history is not None and state.history.fault:
-        warnings.append(f"events are not stored: {state.history.fault}")
-    if state.metrics_history is not None and state.metrics_history.fault:
-        warnings.append(f"the metrics history is not complete: {state.metrics_history.fault}")
-    if state.node.config_fault:
-        warnings.append(state.node.config_fault)
-    elif config.outdated(state.node.config):
-        warnings.append(
-            f"{state.node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
-            "sudo gpushare config reload"
-        )
+    driver, warnings = state.node.driver, list(filter(None, _warnings(state)))
     return DaemonStatus(
         version=gpushare.__version__,
         pid=os.getpid(),

@@ -64,7 +64,7 @@ def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
 
     A row is made again only if something that it is made of is another: many tenants are idle.
     """
-    observed, shares = state.observed, CardShares(state)
+    observed, shares = state.observed, CardShares(state.node, state.ledger)
     if state.node.driver is None:
         return
     # Each is replaced, never changed.
@@ -158,7 +158,7 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
 
 def _last_row(record: TenantRecord, state: DaemonState) -> EndedTenantRow:
     pages = state.tenants.pages.get(record.key)
-    row = tenant_row(record, state, CardShares(state))
+    row = tenant_row(record, state, CardShares(state.node, state.ledger))
     for number, part in enumerate(row["cards"]):
         if pages is not None:
             gpu_ns, waited_ns = _since_the_last_look(record, number, pages, state.observed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import Final, Literal
 
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.loop import boottime
@@ -17,7 +17,7 @@ from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.store.ticket import TicketRecord
+from gpushare.daemon.store.ticket import TicketKind, TicketRecord
 from gpushare.daemon.views.rows import card_index
 from gpushare.protocol import ProfileStatus
 from gpushare.protocol.queue import QueueEntry, TicketStatus
@@ -74,17 +74,20 @@ def _fits(request: PlacementRequest, capacity: CardCapacity) -> int:
 
 def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
     """Yield a row for each that was granted, then for each that waits, in the order of grants."""
-    tickets = state.ledger.tickets
+    tickets, records = state.ledger.tickets, state.ledger.entries
     for granted in tickets.values():
         if granted.is_granted:
             yield _granted(granted, state.node)
     for position, entry in enumerate(state.queue.waiting, 1):
-        record = state.ledger.entries.get(entry.ticket)
-        if entry.container and record is not None:
-            yield _restore(record, entry, position, state)
+        if entry.container and (record := records.get(entry.ticket)) is not None:
+            reason = state.queue.reasons.get(entry.ticket, "")
+            row = _waiting(entry, position, record, "restore", reason)
+            yield {**row, "name": entry.container}
         ticket = tickets.get(entry.ticket)
         if ticket is not None and not ticket.is_granted:
-            yield _waiting(ticket, entry, position, state)
+            row = _waiting(entry, position, ticket, ticket.kind, _reason(ticket, state))
+            ends = max(0.0, ticket.deadline - boottime()) if ticket.deadline else None
+            yield {**row, "ticket": ticket.id, "ends_in_seconds": ends}
 
 
 def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
@@ -133,50 +136,29 @@ def _granted(ticket: TicketRecord, node: Node) -> QueueEntry:
     )
 
 
-def _restore(
-    record: TenantRecord, entry: WaitingRequest, position: int, state: DaemonState
+def _waiting(
+    entry: WaitingRequest,
+    position: int,
+    holder: TicketRecord | TenantRecord,
+    kind: TicketKind | Literal["restore"],
+    reason: str,
 ) -> QueueEntry:
     return QueueEntry(
         ticket="",
         state="waiting",
         position=position,
-        name=entry.container,
-        kind="restore",
-        uid=record.uid,
-        pid=record.pid,
+        name=holder.name,
+        kind=kind,
+        uid=holder.uid,
+        pid=holder.pid,
         requests=str(entry.request),
         count=entry.request.count,
         memory_bytes=entry.request.memory_bytes,
         cores=entry.request.cores,
-        priority=entry.request.rank[1],
+        priority=holder.priority,
         since=entry.since,
         granted=0.0,
         cards=[],
         ends_in_seconds=None,
-        reason=state.queue.reasons.get(entry.ticket, ""),
-    )
-
-
-def _waiting(
-    ticket: TicketRecord, entry: WaitingRequest, position: int, state: DaemonState
-) -> QueueEntry:
-    now = boottime()
-    return QueueEntry(
-        ticket=ticket.id,
-        state="waiting",
-        position=position,
-        name=ticket.name,
-        kind=ticket.kind,
-        uid=ticket.uid,
-        pid=ticket.pid,
-        requests=str(entry.request),
-        count=entry.request.count,
-        memory_bytes=entry.request.memory_bytes,
-        cores=entry.request.cores,
-        priority=ticket.priority,
-        since=ticket.arrived,
-        granted=0.0,
-        cards=[],
-        ends_in_seconds=max(0.0, ticket.deadline - now) if ticket.deadline else None,
-        reason=_reason(ticket, state),
+        reason=reason,
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.identity import processes
-from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import CHECKED, GATE
 from gpushare.daemon.observed import ComputeUsage, Observations
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims
@@ -28,7 +28,6 @@ from gpushare.protocol.rows import (
     CardComputeUsage,
     CardLink,
     CardRow,
-    CardSensors,
     Intervention,
     NonTenantProcessStatus,
     TenantCard,
@@ -55,7 +54,7 @@ def card_rows(state: DaemonState, uuid: str = "") -> Iterator[CardRow]:
 def _card_row(
     capacity: CardCapacity, capacities: Sequence[CardCapacity], state: DaemonState
 ) -> CardRow:
-    card, links = capacity.card, state.node.loaded().links
+    card, links, last = capacity.card, state.node.loaded().links, state.observed.last
     fault = scheduling_fault(state.node, state.ledger)
     reason = fault or _unschedulable(capacity)
     is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
@@ -78,12 +77,7 @@ def _card_row(
         burst_granted_bytes=capacity.burst_granted_bytes,
         non_tenant_bytes=capacity.non_tenant_bytes,
         non_tenant_processes=[
-            NonTenantProcessStatus(
-                pid=process.pid,
-                name=process.name,
-                bytes=process.bytes,
-                container=process.container,
-            )
+            cast(NonTenantProcessStatus, dict(vars(process)))
             for process in largest_first[:_MOST_NON_TENANTS]
         ],
         non_tenant_actions=_non_tenant_actions(capacity, state.node.config.unknown),
@@ -96,7 +90,7 @@ def _card_row(
         max_tenants=capacity.max_tenants,
         mode=_mode(capacity),
         utilization=capacity.utilization,
-        sensors=_sensors(card.uuid, state.observed),
+        sensors={} if last is None else last.sample.sensors.get(card.uuid, {}),
         health=capacity.health,
         xids={
             str(number): count
@@ -165,12 +159,6 @@ def _non_tenant_actions(capacity: CardCapacity, unknown: str) -> dict[str, int]:
     return {action: actions.count(action) for action in ACTIONS}
 
 
-def _sensors(uuid: str, observed: Observations) -> CardSensors:
-    """Return what the sensors of a card said last; nothing if the driver does not answer."""
-    last = observed.last
-    return {} if last is None else last.sample.sensors.get(uuid, {})
-
-
 class EvictedOnCard(NamedTuple):
     """The evicted tenants that a card's memory came from."""
 
@@ -192,8 +180,7 @@ def evicted_on(uuid: str, ledger: Ledger) -> EvictedOnCard:
 
 def card_index(uuid: str, node: Node) -> int:
     """Return the index of a card, -1 if it is gone."""
-    card = None if node.driver is None else node.driver.card(uuid)
-    return -1 if card is None else card.index
+    return -1 if (card := node.card(uuid)) is None else card.index
 
 
 # --- tenants ---
@@ -202,16 +189,15 @@ def card_index(uuid: str, node: Node) -> int:
 class CardShares:
     """The compute share of each tenant, by card: looked up once for all rows of an answer."""
 
-    def __init__(self, state: DaemonState) -> None:
-        self._state = state
+    def __init__(self, node: Node, ledger: Ledger) -> None:
+        self._node, self._ledger = node, ledger
         self._of_card: dict[str, dict[str, Share]] = {}
 
     def of(self, key: str, uuid: str) -> Share | None:
         """Return the share of a tenant on a card; None while it takes no turns there."""
         if uuid not in self._of_card:
-            self._of_card[uuid] = scheduler_sync.shares_on_card(
-                uuid, self._state.node, self._state.ledger
-            )
+            shares = scheduler_sync.shares_on_card(uuid, self._node, self._ledger)
+            self._of_card[uuid] = shares
         return self._of_card[uuid].get(key)
 
 
@@ -222,7 +208,10 @@ def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> 
     cards = []
     for number in range(0 if state.node.driver is None else len(record.allocations)):
         account = accounts[number] if number < len(accounts) else TenantClaims()
-        memory = memory_of(record, number, claims, account, state)
+        memory = accounted_memory(record, number, claims, account, state)
+        if record.is_off_card:  # it uses nothing
+            quota_bytes = record.allocations[number].quota_bytes
+            memory = TenantMemory(_kinds({}, 0), quota_bytes, account)
         cards.append(tenant_card(record, number, memory, state, shares))
     return {
         "key": record.key,
@@ -283,9 +272,10 @@ def tenant_card(
     """Return a tenant's part of its card `number`, of which it uses `memory`."""
     allocation, observed = record.allocations[number], state.observed
     place = record.key, allocation.uuid
-    card = None if state.node.driver is None else state.node.driver.card(allocation.uuid)
+    card = state.node.card(allocation.uuid)
     compute, finding = observed.compute_of(*place), observed.findings.get(place)
     share, used_bytes = shares.of(*place), memory.used_bytes
+    uses = observed.usage.processes.get(record.key, ())
     most_bytes = allocation.burst_limit_bytes if card is None else card.memory_bytes
     utilization, source = busy_cores(compute, running=record.state == "bound")
     return TenantCard(
@@ -306,7 +296,7 @@ def tenant_card(
         oversubscribed_limit_bytes=allocation.managed_bytes,
         peak_bytes=max(used_bytes, min(observed.peaks.get(place, 0), most_bytes)),
         expected_bytes=memory.expected_bytes,
-        driver_bytes=_driver_bytes(record.key, allocation.uuid, state.observed),
+        driver_bytes=driver_bytes(use.bytes for uuid, use in uses if uuid == allocation.uuid),
         over_quota_bytes=max(0, finding.used_bytes - finding.may_bytes) if finding else 0,
         over_quota_state=finding.level if finding else "",
         cores=allocation.cores,
@@ -319,11 +309,6 @@ def tenant_card(
         last_active=max(compute.last_active, record.created),
         compute=_compute_usage(compute),
     )
-
-
-def _driver_bytes(key: str, uuid: str, observed: Observations) -> int | None:
-    uses = observed.usage.processes.get(key, ())
-    return driver_bytes(use.bytes for card, use in uses if card == uuid)
 
 
 def driver_bytes(figures: Iterable[int | None]) -> int | None:
@@ -412,19 +397,6 @@ class TenantMemory:
         return sum(self.kinds[name] for name in _OVERHEAD)
 
 
-def memory_of(
-    record: TenantRecord,
-    number: int,
-    claims: Iterable[ProcessClaim],
-    account: TenantClaims,
-    state: DaemonState,
-) -> TenantMemory:
-    """Return what a tenant uses of its card `number`; an evicted tenant uses nothing."""
-    if record.is_off_card:
-        return TenantMemory(_kinds({}, 0), record.allocations[number].quota_bytes, account)
-    return accounted_memory(record, number, claims, account, state)
-
-
 def accounted_memory(
     record: TenantRecord,
     number: int,
@@ -437,7 +409,7 @@ def accounted_memory(
     if pages is None or number >= pages.grant.card_count:
         figure = state.observed.usage.driver_bytes(record.key, allocation.uuid)
         return TenantMemory(_kinds({}, figure), allocation.quota_bytes)
-    most = most_bytes(allocation, state.node.driver)
+    most = most_bytes(allocation, state.node)
     return TenantMemory(
         _kinds(_claimed(claims, number, account, most), pages.grant.overhead_bytes(number)),
         pages.grant.limit_bytes(number),
@@ -451,12 +423,12 @@ def _kinds(claimed: Mapping[str, int], unaccounted: int) -> dict[str, int]:
     return {**dict.fromkeys(_RECORDED, 0), "orphaned": 0, **claimed, "unaccounted": unaccounted}
 
 
-def most_bytes(allocation: CardAllocation, driver: LoadedDriver | None) -> int:
+def most_bytes(allocation: CardAllocation, node: Node) -> int:
     """Return the most that a tenant may claim of a card: its memory, and host memory beyond it.
 
     Of a card that is gone, it is what is allocated of it.
     """
-    card = None if driver is None else driver.card(allocation.uuid)
+    card = node.card(allocation.uuid)
     most = allocation.burst_limit_bytes if card is None else card.memory_bytes
     return most + allocation.managed_bytes
 

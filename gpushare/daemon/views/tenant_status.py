@@ -61,7 +61,7 @@ def tenant_status(
     record: TenantRecord, state: DaemonState, lookups: StatusLookups | None = None
 ) -> TenantStatus:
     """Return one row of `gpushare ps`; `lookups` are those of the other rows of the answer."""
-    lookups = lookups or StatusLookups(state)
+    lookups = lookups or StatusLookups(state.node, state.ledger)
     row = tenant_row(record, state, lookups)
     return _within_packet(
         {

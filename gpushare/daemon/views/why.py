@@ -13,7 +13,7 @@ from typing import Final
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
-from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
 from gpushare.daemon.pages.tenants import LastDenial
@@ -49,10 +49,8 @@ _MOST_ADVICE: Final = 32  # sentences of a report, which is one packet
 def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[WhyProcess]]:
     """Return the report on a tenant, and the processes that belong to it."""
     pages, driver = state.tenants.pages.get(record.key), state.node.driver
-    claims = () if pages is None else _bounded(pages.claims(), record, driver)
-    holders = (
-        _holders(record, claims, state.node, state.observed) if record.state == "bound" else []
-    )
+    claims = () if pages is None else _bounded(pages.claims(), record, state.node)
+    holders = _holders(record, claims, state.node, state.observed)
     report = Why(
         key=record.key,
         id=record.id,
@@ -75,17 +73,12 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
 
 
 def _bounded(
-    claims: Sequence[ProcessClaim], record: TenantRecord, driver: LoadedDriver | None
+    claims: Sequence[ProcessClaim], record: TenantRecord, node: Node
 ) -> tuple[ProcessClaim, ...]:
     """Return `claims` without what is more than each card has: no process holds that."""
-    most = [most_bytes(allocation, driver) for allocation in record.allocations]
-    return tuple(
-        replace(
-            claim,
-            held=tuple(use.at_most(size) for use, size in zip(claim.held, most, strict=False)),
-        )
-        for claim in claims
-    )
+    most = [most_bytes(allocation, node) for allocation in record.allocations]
+    held = ((u.at_most(size) for u, size in zip(c.held, most, strict=False)) for c in claims)
+    return tuple(replace(claim, held=tuple(uses)) for claim, uses in zip(claims, held, strict=True))
 
 
 def _denied(last: LastDenial | None) -> DeniedAllocation | None:
@@ -123,7 +116,7 @@ def accounting_drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes
 def _cards(
     record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState
 ) -> Iterator[WhyCard]:
-    pages, shares = state.tenants.pages.get(record.key), CardShares(state)
+    pages, shares = state.tenants.pages.get(record.key), CardShares(state.node, state.ledger)
     limits = () if pages is None else pages.grant.managed_limits
     accounts = sum_claims(claims, len(limits), limits)
     for number in range(len(record.allocations)):
@@ -166,6 +159,8 @@ def _holders(
     record: TenantRecord, claims: Sequence[ProcessClaim], node: Node, observed: Observations
 ) -> list[WhyProcess]:
     """Return the processes with an account, the largest first; then those without."""
+    if record.state != "bound":
+        return []
     places = [(part.uuid, card_index(part.uuid, node)) for part in record.allocations]
     listed = processes_of(record, claims, node, observed, processes.Cgroups.mounted())
     rows = [_holder(holder, places) for holder in listed]
@@ -319,7 +314,7 @@ def _enlarge(report: Why, card: WhyCard, size: int) -> str:
 
     Sizes come from what the tenant claims, and the advice is for root.
     """
-    rounded, most = _rounded_up(size), card["card_memory_bytes"]
+    rounded, most = -(-size // _STEP) * _STEP, card["card_memory_bytes"]
     if most and size > most:
         return ""
     return f"run gpushare set {report['name']} --memory {exact_size(min(rounded, most or rounded))}"
@@ -351,10 +346,9 @@ def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str
     idle = [
         (row, held["bytes"])
         for row in holders
-        for held in row["cards"]
-        if held["index"] == card["index"] and set(held["kinds"]) == {"contexts"}
+        for held in _on(row, card)
         # A process that maps memory of another process is not idle.
-        if not held["imported_bytes"]
+        if set(held["kinds"]) == {"contexts"} and not held["imported_bytes"]
     ]
     size = format_size(sum(size for _, size in idle))
     if len(holders) == 1:
@@ -369,13 +363,8 @@ def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str
 def _orphaned(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
     orphaned = card["kinds"]["orphaned"]
     if orphaned:
-        users = [
-            row
-            for row in holders
-            if any(
-                held["index"] == card["index"] and held["imported_bytes"] for held in row["cards"]
-            )
-        ]
+        here = [(row, held) for row in holders for held in _on(row, card)]
+        users = [row for row, held in here if held["imported_bytes"]]
         yield (
             f"{format_size(orphaned)} is shared memory whose creator has exited. It is freed once "
             f"no process maps it ({_pids(users)})"
@@ -383,7 +372,11 @@ def _orphaned(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
 
 
 def _unaccounted(holders: Sequence[WhyProcess]) -> Iterator[str]:
-    unallocated = [(row, _seen_of(row)) for row in holders if not row["accounted"]]
+    unallocated = [
+        (row, sum(held["driver_bytes"] or 0 for held in row["cards"]))  # on all cards
+        for row in holders
+        if not row["accounted"]
+    ]
     unallocated.sort(key=lambda container: -container[1])
     for row, size in unallocated[:_MOST_PIDS]:
         yield (
@@ -396,13 +389,12 @@ def _unaccounted(holders: Sequence[WhyProcess]) -> Iterator[str]:
         yield f"this also applies to {len(rest)} more processes ({total})"
 
 
-def _seen_of(row: WhyProcess) -> int:
-    """Return a process's memory on all cards according to the driver."""
-    return sum(held["driver_bytes"] or 0 for held in row["cards"])
+def _on(row: WhyProcess, card: WhyCard) -> list[WhyProcessCard]:
+    return [held for held in row["cards"] if held["index"] == card["index"]]
 
 
 def _held_on(row: WhyProcess, card: WhyCard) -> int:
-    return sum(held["bytes"] for held in row["cards"] if held["index"] == card["index"])
+    return sum(held["bytes"] for held in _on(row, card))
 
 
 def _pid(row: WhyProcess) -> str:
@@ -411,7 +403,3 @@ def _pid(row: WhyProcess) -> str:
 
 def _pids(rows: Sequence[WhyProcess]) -> str:
     return ", ".join([*map(_pid, rows[:_MOST_PIDS]), *(["..."] if rows[_MOST_PIDS:] else [])])
-
-
-def _rounded_up(size: int) -> int:
-    return -(-size // _STEP) * _STEP

@@ -192,7 +192,7 @@ def test_a_control_daemon_that_was_started_again_gets_all_limits_again(card: Mps
     process = subprocess.Popen(program.arguments(), env=program.environment())
     try:
         wait_until(card.control.is_ready)
-        route = card.control.restore()["one"]
+        route = control_of(program).add("one", LIMITS, 0)
         with card.program(route) as client:
             assert client.ask("multiprocessors") == 32
             assert free(client) < 2 * GIB

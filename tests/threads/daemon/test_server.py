@@ -27,15 +27,15 @@ from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity import processes
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
-from gpushare.daemon.service import control_request, control_server, systemd
-from gpushare.daemon.service.control_request import (
+from gpushare.daemon.service import control_server, systemd
+from gpushare.daemon.service.control_server import (
     BoundOperation,
     ControlReply,
     ControlRequest,
+    ControlServer,
     Peer,
     caller_origin,
 )
-from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
 from gpushare.protocol import operations as table
@@ -445,7 +445,7 @@ def test_a_tenants_process_is_one_by_its_cgroup(
 def test_a_caller_that_exited_has_no_rights(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_request, "_SO_PEERPIDFD", 9999)  # an older kernel
+    monkeypatch.setattr(control_server, "_SO_PEERPIDFD", 9999)  # an older kernel
     ended = FakeProcess()
     ended.kill()
     ended.wait()
@@ -471,7 +471,7 @@ def test_a_caller_with_a_reused_pid_has_no_rights(tmp_path: Path) -> None:
 
 def knows_peers(connection: socket.socket) -> bool:
     try:
-        os.close(connection.getsockopt(socket.SOL_SOCKET, control_request._SO_PEERPIDFD))
+        os.close(connection.getsockopt(socket.SOL_SOCKET, control_server._SO_PEERPIDFD))
     except OSError as error:
         return error.errno != errno.ENOPROTOOPT
     return True

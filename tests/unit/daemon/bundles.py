@@ -62,7 +62,7 @@ class BundleToCreate:
         self, node: FakeDaemon, marker: str = "strong", maker: int = 0, *, binds: bool = False
     ) -> dict[str, Any]:
         with self.bundle(marker, maker, binds=binds) as bundle:
-            return create.create(bundle, node, node.room)
+            return create.create(bundle, node, node.room, node.servers)
 
 
 class ContainerdBundles:

@@ -49,8 +49,12 @@ from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
 from gpushare.daemon.policy import FIXED
-from gpushare.daemon.service.control_request import BoundOperation, ControlRequest, Peer
-from gpushare.daemon.service.control_server import find_operation
+from gpushare.daemon.service.control_server import (
+    BoundOperation,
+    ControlRequest,
+    Peer,
+    find_operation,
+)
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -202,7 +206,7 @@ class FakeDaemon(DaemonState):
         """Make its parts, which follow its ledger."""
         parts = compose(self, self.checkpoints, self.evict_worker)
         self.freezer, self.audit = parts.freezer, parts.audit
-        self.evictions, self.tickets = parts.evictions, parts.queue
+        self.evictions, self.tickets, self.servers = parts.evictions, parts.queue, parts.servers
         self.ledger.changed.listeners += parts.followers
 
     @property
@@ -211,7 +215,8 @@ class FakeDaemon(DaemonState):
 
     @property
     def operations(self) -> Mapping[str, BoundOperation]:
-        return Operations(self, self.run_control, self.evictions, self.tickets).bound()
+        control, servers = self.run_control, self.servers
+        return Operations(self, control, self.evictions, self.tickets, servers).bound()
 
     def ask(self, op: str, uid: int = 0, fds: tuple[int, ...] = (), **fields: Any) -> Any:
         """Return what an operation answers: its rows, or else what is beside them."""
@@ -221,7 +226,7 @@ class FakeDaemon(DaemonState):
 
     @property
     def run_control(self) -> RunControl:
-        return RunControl(self, self.freezer, self.audit)
+        return RunControl(self, self.freezer, self.audit, self.servers)
 
 
 class _RunAtOnce(threading.Thread):

@@ -22,7 +22,7 @@ from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
-from gpushare.daemon.service.control_request import Forbidden
+from gpushare.daemon.service.control_server import Forbidden
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.operations import MalformedRequest

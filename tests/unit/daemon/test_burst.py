@@ -491,7 +491,7 @@ def report(three: FakeDaemon, key: str, size: int = GIB) -> None:
 
 
 def short(three: FakeDaemon) -> int:
-    return Judge(three)._shortfall_bytes((GUILTY, CARD))
+    return Judge(three.node, three.observed)._shortfall_bytes((GUILTY, CARD))
 
 
 def test_a_card_that_cannot_give_a_reporting_tenant_its_quota_is_short(three: FakeDaemon) -> None:

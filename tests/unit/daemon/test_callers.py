@@ -12,13 +12,13 @@ from gpushare import protocol
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import (
+from gpushare.daemon.service.control_server import (
     ControlRequest,
     Forbidden,
     Peer,
+    find_operation,
     refusal_packet,
 )
-from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.service.operations import Operations
 from gpushare.oci.spec import SpecError
 from gpushare.protocol.operations import OPERATIONS, MalformedRequest

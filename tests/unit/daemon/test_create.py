@@ -22,7 +22,7 @@ from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
-from gpushare.daemon.service import control_request
+from gpushare.daemon.service import control_server
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.oci import edits, spec
@@ -167,7 +167,9 @@ def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:
 
 def restore(container: BundleToCreate, node: FakeDaemon) -> str:
     with container.bundle() as bundle:
-        return str(create.create(replace(bundle, is_restore=True), node, node.room)["mode"])
+        return str(
+            create.create(replace(bundle, is_restore=True), node, node.room, node.servers)["mode"]
+        )
 
 
 def test_only_a_container_without_a_gpu_is_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
@@ -395,7 +397,7 @@ def plugin(tmp_path: Path) -> Iterator[PluginNode]:
 
 
 def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(plugin: PluginNode) -> None:
-    with pytest.raises(control_request.Forbidden):
+    with pytest.raises(control_server.Forbidden):
         plugin.ask("allocation", uid=1000, card=FIRST_CARD, memory_bytes=GIB)
     with pytest.raises(NoSuchCard):
         plugin.allocated(4, card="../../etc")

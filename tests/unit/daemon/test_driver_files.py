@@ -232,15 +232,15 @@ class ImageNode:
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageNode]:
-    choose = container_edits.choose_files
+    choose = container_edits.ContainerEditor.choose_files
     with fakes.node(tmp_path / "node") as node:
         found = ImageNode(tmp_path, node)
 
         def noted(*words: Any) -> container_edits.DriverFileChoice:
-            found.looked.append(words[2].id)
+            found.looked.append(words[0]._record.id)
             return choose(*words)
 
-        monkeypatch.setattr(container_edits, "choose_files", noted)
+        monkeypatch.setattr(container_edits.ContainerEditor, "choose_files", noted)
         yield found
 
 
@@ -333,13 +333,15 @@ def test_a_reservation_that_is_lost_meanwhile_leaves_the_bundle_as_it_was(
 ) -> None:
     container = BundleToCreate(tmp_path / "b", SHARE)
     before = container.text()
-    choose = container_edits.choose_files
+    choose = container_edits.ContainerEditor.choose_files
 
     def expire(*arguments: Any) -> Any:
-        node.decide.run(lambda: release.release_tenant(arguments[2].key, node, "it expired"))
+        node.decide.run(
+            lambda: release.release_tenant(arguments[0]._record.key, node, "it expired")
+        )
         return choose(*arguments)
 
-    monkeypatch.setattr(container_edits, "choose_files", expire)
+    monkeypatch.setattr(container_edits.ContainerEditor, "choose_files", expire)
     with pytest.raises(ReservationLost, match="was released while"):
         container.create(node)
     assert container.text() == before

@@ -175,7 +175,7 @@ def look(node: FakeDaemon, rest: IdleBackoff) -> None:
 @pytest.fixture
 def rest(node: FakeDaemon) -> IdleBackoff:
     """One that has seen nothing new for long enough."""
-    made = IdleBackoff(node)
+    made = IdleBackoff(node.ledger, node.tenants, node.observed)
     for _ in range(SETTLED_LOOKS + 1):
         assert not made.look(node.sampler)
         assert made.slower == 1
@@ -222,7 +222,7 @@ def test_every_tenant_is_sampled_again_after_a_time(
 ) -> None:
     """Sooner where a card that works looks to the driver like one that does not."""
     driver.busy = {CARD: 0} if is_measured else {}
-    rest, now = IdleBackoff(node), time.monotonic()
+    rest, now = IdleBackoff(node.ledger, node.tenants, node.observed), time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for _ in range(SETTLED_LOOKS + 1):
         look(node, rest)
@@ -243,7 +243,7 @@ def test_no_tenant_rests_beside_one_over_quota(
         monkeypatch.setattr(
             "gpushare.daemon.observed.UsageView.driver_bytes", lambda *_, held=held: held
         )
-        rest = IdleBackoff(node)
+        rest = IdleBackoff(node.ledger, node.tenants, node.observed)
         for _ in range(SETTLED_LOOKS + 1):
             look(node, rest)
         assert rest.look(node.sampler) is rests_then
@@ -261,13 +261,26 @@ def test_a_container_is_stopped_when_its_time_is_over_and_not_before(
 ) -> None:
     now, stopped = [boottime()], list[tuple[str, str]]()
     monkeypatch.setattr(time_limits, "boottime", lambda: now[0])
-    limits = TimeLimits(node, lambda record, why: stopped.append((record.name, why)))
+    limits = TimeLimits(
+        node.ledger, node.freezing, lambda record, why: stopped.append((record.name, why))
+    )
     for quota in ({"time_limit": "8h"}, {}):
         key = opened(node, memory="1GiB", **quota)["key"]
         node.ledger.change(key, state="bound", pid=1, starttime=1, cgroup="")
     for seconds, warned in ((0, 0), (8 * 3600 - 299, 1), (0, 0), (300, 0)):
         assert stopped == []
         now[0] += seconds
+    clock = BootClock(monkeypatch)
+    stopped: list[tuple[str, str]] = []
+    limits = TimeLimits(
+        node.ledger, node.freezing, lambda record, why: stopped.append((record.name, why))
+    )
+    record = running(node, time_limit="8h")
+    running(node)
+    limits.look()
+    assert logged == []
+    clock.now += 8 * 3600 - 299
+    for _ in range(2):
         limits.look()
         node.freezing.run(lambda: None)
         assert capfd.readouterr().err.count("tenant-time-limit-near") == warned

@@ -296,7 +296,8 @@ def test_the_action_is_that_against_containers_over_quota(
         freeze=lambda *_: found.append("freeze"), kill=lambda *_: found.append("kill")
     )
     monkeypatch.setattr(running.node.node, "over_quota_action", lambda _: action)
-    MpsBypass(running.node, freezer).act(record.key, 11)
+    node = running.node
+    MpsBypass(node.node, node.ledger, freezer, node.freezing).act(record.key, 11)
     running.node.freezing.run(lambda: None)
     assert found == done
 

@@ -51,8 +51,8 @@ def created(node: FakeDaemon, key: int = 1, engine: str = "docker", **asked: str
     """Reserve a container's request."""
     options = {name.replace("_", "-"): text for name, text in asked.items()}
     quota = parse_request({}, {}, options=options).valid()
-    identity = TenantIdentity(f"{key:016x}", f"container-{key}", f"train-{key}", engine)
-    return reserve(identity, ResolvedRequest(quota, resolve_request(quota)), node)
+    record = TenantRecord(f"{key:016x}", "none", f"container-{key}", f"train-{key}", engine)
+    return reserve(TenantIdentity(record), ResolvedRequest(quota, resolve_request(quota)), node)
 
 
 def index(record: TenantRecord) -> str:

@@ -36,7 +36,7 @@ def client(held: FakeDaemon) -> FakeDaemon:
 
 
 def test_the_server_ends_its_work_before_it_is_killed(
-    client: FakeDaemon, group: FakeCgroup
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[bool] = []
 
@@ -45,16 +45,16 @@ def test_the_server_ends_its_work_before_it_is_killed(
         found.append(group.killed)
         then()
 
-    client.node.mps.terminate = terminate
+    monkeypatch.setattr(client.servers, "terminate", terminate)
     stop(client, "KILL")
     run_loop(client)
     assert (found, group.killed) == ([False], True)
 
 
 def test_a_server_that_does_not_answer_delays_the_kill_by_some_seconds(
-    client: FakeDaemon, group: FakeCgroup
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.node.mps.terminate = lambda _key, _then: None
+    monkeypatch.setattr(client.servers, "terminate", lambda _key, _then: None)
     stop(client, "KILL")
     run_loop(client)
     (promised,) = client.ledger.freezes.of(KEY)
@@ -69,7 +69,7 @@ def test_it_may_use_the_card_until_its_time_is_over(
 ) -> None:
     monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
     asked: list[str] = []
-    client.node.mps.terminate = lambda key, _then: asked.append(key)
+    monkeypatch.setattr(client.servers, "terminate", lambda key, _then: asked.append(key))
     stop(client, "TERM", 3600)
     run_loop(client)
     assert (asked, group.killed) == ([], False)

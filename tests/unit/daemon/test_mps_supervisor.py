@@ -39,11 +39,10 @@ def test_a_machine_without_the_program_says_so(
 
 
 def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: FakeDaemon) -> None:
-    MpsSupervisor(node)
     with pytest.raises(MpsRefused, match="not in MPS mode any more"):
-        node.node.mps.admit("0" * 16, 0)
+        node.servers.admit("0" * 16, 0)
     done: list[str] = []
-    node.node.mps.terminate("0" * 16, lambda: done.append("killed"))
+    node.servers.terminate("0" * 16, lambda: done.append("killed"))
     assert done == ["killed"]  # a kill never waits for a server that is not there
 
 

@@ -35,7 +35,7 @@ from gpushare.daemon.placement.request import (
     PlacementRequest,
     TenantCardUsage,
 )
-from gpushare.daemon.service.control_request import refusal_packet
+from gpushare.daemon.service.control_server import refusal_packet
 from gpushare.host.numa import Numa
 from gpushare.protocol import CODE_NOT_FOUND
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode

@@ -199,7 +199,7 @@ def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_pat
             release.release_tenant(first, one, "it has ended")
 
     with bundle.bundle() as made:
-        created = create.create(replace(made, waits=waits), one, one.room)
+        created = create.create(replace(made, waits=waits), one, one.room, one.servers)
     assert created["mode"] == "shared"
     assert asked[-2:] == [30, 0]
     assert not one.ledger.tickets
@@ -215,7 +215,9 @@ def test_a_create_waits_no_longer_than_its_client(one: FakeDaemon, tmp_path: Pat
     fill(one)
     bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_WAIT=30s")
     with bundle.bundle() as made, pytest.raises(CreateAbandoned):
-        create.create(replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one, one.room)
+        create.create(
+            replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one, one.room, one.servers
+        )
     assert not one.ledger.tickets
 
 
