@@ -199,7 +199,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
         scheduler.close(_FINISH_SECONDS)
         servers.close()
         stop.set()
-        state.sample_now.set()
+        state.observed.sample_now.set()
         state.watch.close()
         state.mounts.close()
         log("daemon-stopped", tenants=len(state.tenants.pages))

@@ -18,34 +18,34 @@ class CardAccounts:
     def __init__(
         self, node: Node, ledger: Ledger, observed: Observations, tenants: Tenants
     ) -> None:
-        self._node, self._ledger, self._observed = node, ledger, observed
-        self._tenants = tenants
+        self.node, self.ledger, self.observed = node, ledger, observed
+        self.tenants = tenants
 
     def capacities(self, without: str = "") -> tuple[CardCapacity, ...]:
         """Return each card with its allocations, and what is reserved but for file `without`."""
-        driver, view = self._node.loaded(), self._observed.usage
+        driver, view = self.node.loaded(), self.observed.usage
         capacities = []
         uses: dict[str, list[AllocationUse]] = {card.uuid: [] for card in driver.cards}
-        for record in self._ledger.entries.values():
+        for record in self.ledger.entries.values():
             for number, allocation in enumerate(() if record.is_off_card else record.allocations):
                 if allocation.uuid in uses:
                     uses[allocation.uuid].append(self._use(record, number))
         for card in driver.cards:
             usage = view.cards.get(card.uuid, CardUsage())
-            rule = self._node.rule_of(card)
-            overrides = self._node.card_overrides.of(card.uuid)
-            policy = self._node.policy_of(card.uuid)
+            rule = self.node.rule_of(card)
+            overrides = self.node.card_overrides.of(card.uuid)
+            policy = self.node.policy_of(card.uuid)
             capacities.append(
                 CardCapacity(
                     card,
                     allocations=tuple(uses[card.uuid]),
                     non_tenants=usage.non_tenants,
                     non_tenant_bytes=usage.non_tenant_bytes,
-                    reserve_bytes=self._node.config.reserve_bytes,
+                    reserve_bytes=self.node.config.reserve_bytes,
                     context_bytes=driver.contexts.sizes.get(card.model, 0),
                     health=usage.health,
                     utilization=usage.utilization,
-                    unattributed_bytes=self._observed.unattributed.get(card.uuid, 0),
+                    unattributed_bytes=self.observed.unattributed.get(card.uuid, 0),
                     policy=policy,
                     mode=rule.mode,
                     mode_source=rule.where.get("allowed_mode", ""),
@@ -54,10 +54,10 @@ class CardAccounts:
                     max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
                     cordoned=overrides.get("cordoned", rule.cordoned_by),
                     cordoned_by=rule.cordoned_by or "",
-                    reservations=self._ledger.reserved_beside(card.uuid, policy, without),
-                    backend=self._node.backend_of(card),
+                    reservations=self.ledger.reserved_beside(card.uuid, policy, without),
+                    backend=self.node.backend_of(card),
                     backend_source=rule.where.get("backend", ""),
-                    backend_fault=self._node.mps.fault_of(card.uuid),
+                    backend_fault=self.node.mps.fault_of(card.uuid),
                     mps_partitions=rule.mps_partitions,
                 )
             )
@@ -69,7 +69,7 @@ class CardAccounts:
         return AllocationUse(
             record.title,
             allocation.quota_bytes,
-            record.reserved_cores(allocation, self._node.policy_of(allocation.uuid)),
+            record.reserved_cores(allocation, self.node.policy_of(allocation.uuid)),
             allocation.whole,
             key=record.key,
             used_bytes=used_bytes,
@@ -86,17 +86,17 @@ class CardAccounts:
         claims of a tenant that stays within its quota, and never had a higher limit, are not read
         again: its quota is allocated anyway. A tenant that does not run yet uses nothing.
         """
-        allocation, pages = record.allocations[number], self._tenants.pages.get(record.key)
+        allocation, pages = record.allocations[number], self.tenants.pages.get(record.key)
         place = record.key, allocation.uuid
         if allocation.whole:
             return allocation.quota_bytes, allocation.quota_bytes
-        measured = max(self._observed.usage.driver_bytes(*place), record.evicted_bytes(number))
+        measured = max(self.observed.usage.driver_bytes(*place), record.evicted_bytes(number))
         if pages is None:
             # Its limit cannot be lowered: burst memory that it may have counts as used.
             is_bound = record.state == "bound"
             most = allocation.burst_limit_bytes if is_bound else allocation.quota_bytes
             return max(measured, most), most
-        known = self._observed.usage.used.get(place, 0 if record.state == "reserved" else None)
+        known = self.observed.usage.used.get(place, 0 if record.state == "reserved" else None)
         most = max(allocation.burst_limit_bytes, pages.grant.most_bytes(number))
         if known is not None and max(known, measured) <= allocation.quota_bytes == most:
             return max(known, measured), allocation.quota_bytes

@@ -21,7 +21,7 @@ from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
-from gpushare.daemon.limits import handle_shortfall
+from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
@@ -101,11 +101,13 @@ def build_state(
     if mounts.warning:
         log("mount-namespace-isolated", "warning", note=mounts.warning)
     node, observed, tenants = build_node(config, machine), Observations(), Tenants()
+    accounts = CardAccounts(node, ledger, observed, tenants)
     return DaemonState(
         node=node,
         ledger=ledger,
         observed=observed,
-        accounts=CardAccounts(node, ledger, observed, tenants),
+        accounts=accounts,
+        limits=MemoryLimits(accounts, threads.decide),
         mounts=mounts,
         tenants=tenants,
         loop=loop,
@@ -171,7 +173,7 @@ def _shortfalls(state: DaemonState, evictions: Evictions) -> Callable[[str, int,
     """Return what is called with a tenant, the number of its card and the bytes it had not."""
 
     def handle(key: str, card: int, size_bytes: int) -> None:
-        if handle_shortfall(key, card, size_bytes, state) and state.node.config.evict.offline:
+        if state.limits.handle_shortfall(key, card, size_bytes) and state.node.config.evict.offline:
             evictions.relieve(key, state.ledger.entries[key].allocations[card].uuid)
 
     return lambda key, card, size: state.decide.submit(lambda: handle(key, card, size))

@@ -33,16 +33,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLimits
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.observed import Observations, Shortfall
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import AllocationUse, CardCapacity
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.request import QuotaRequest
@@ -92,58 +93,152 @@ def _within(level: int, low: int, high: int) -> int:
     return max(low, min(level, high))
 
 
-class BurstUpdater:
-    """Recomputes the limits on request, one request at a time."""
+class MemoryLimits:
+    """The current limits of all tenants: what each may use of its cards now."""
 
-    def __init__(self, state: DaemonState) -> None:
-        self._state = state
+    def __init__(self, accounts: CardAccounts, decide: Worker) -> None:
+        self._accounts, self._decide = accounts, decide
+        self._node, self._ledger = accounts.node, accounts.ledger
+        self._observed, self._tenants = accounts.observed, accounts.tenants
+        # By card, until when it gives no more burst memory, in monotonic seconds.
+        self.withheld: dict[str, float] = {}
         self._waits = False
 
-    def again(self) -> None:
-        """Decide soon, on the decide thread; any thread may ask, and as often as it likes."""
-        records = self._state.ledger.entries.values()
+    def update_soon(self) -> None:
+        """Update soon, on the decide thread; any thread may ask, and as often as it likes."""
+        records = self._ledger.entries.values()
         parts = (part for record in records for part in record.allocations)
         if not self._waits and any(part.burst_limit_bytes > part.quota_bytes for part in parts):
             self._waits = True
-            self._state.decide.submit(self._decide)
+            self._decide.submit(self.update)
 
-    def again_when_due(self) -> None:
-        """Decide soon if burst memory of a card was withheld, and no longer is."""
-        if any(until <= time.monotonic() for until in self._state.withheld.values()):
-            self.again()
+    def update_when_due(self) -> None:
+        """Update soon if burst memory of a card was withheld, and no longer is."""
+        if any(until <= time.monotonic() for until in self.withheld.values()):
+            self.update_soon()
 
-    def _decide(self) -> None:
+    def update(self) -> None:
+        """Set the current limit of every tenant from the unallocated memory of its cards.
+
+        Unhealthy cards are left as they are. Nothing changes while the driver's figures are stale
+        or the ledger's integrity is in question: the memory could belong to an unknown reservation.
+        """
         self._waits = False
-        update_burst_limits(self._state)
+        if self._node.driver is None or self._observed.usage.stale or self._ledger.integrity.why:
+            return
+        now = time.monotonic()
+        self.withheld = {uuid: until for uuid, until in self.withheld.items() if now < until}
+        for capacity in self._accounts.capacities():
+            if capacity.health != "ok" or capacity.card.uuid in self.withheld:
+                continue
+            self._write(capacity, _limits(capacity, 0))
 
+    def withhold(self, uuid: str) -> None:
+        """Give no more burst memory of a card for a while: a tenant of it has a shortfall.
 
-def update_burst_limits(state: DaemonState) -> None:
-    """Set the current limit of every tenant from the unallocated memory of its cards.
+        A tenant keeps the burst memory that it uses: its limit allowed it, and another tenant is
+        over its quota.
+        """
+        self.withheld = {**self.withheld, uuid: time.monotonic() + _WITHHELD_SECONDS}
+        for capacity in self._accounts.capacities():
+            if capacity.card.uuid == uuid:
+                uses = capacity.allocations
+                used = {use.key: max(use.quota_bytes, use.used_bytes) for use in uses}
+                self._lower(capacity, used)
 
-    Unhealthy cards are left as they are. Nothing changes while the driver's figures are stale
-    or the ledger's integrity is in question: the memory could belong to an unknown reservation.
-    """
-    if state.node.driver is None or state.observed.usage.stale or state.ledger.integrity.why:
-        return
-    now = time.monotonic()
-    state.withheld = {uuid: until for uuid, until in state.withheld.items() if now < until}
-    for capacity in state.accounts.capacities():
-        if capacity.health != "ok" or capacity.card.uuid in state.withheld:
-            continue
-        _write(capacity, _limits(capacity, 0), state)
+    def reclaim(self, wanted: Mapping[str, int], capacities: Sequence[CardCapacity]) -> bool:
+        """Lower limits until `wanted` more bytes, by card uuid, can be allocated.
 
+        True if a limit had to shrink for it: the capacities have to be read again, for a tenant may
+        have taken what it still could. If none had to, the memory is allocated by these capacities,
+        and no tenant of the cards may keep more than they count.
+        """
+        shrunk = False
+        for capacity in capacities:
+            more = wanted.get(capacity.card.uuid, 0)
+            burst_bytes = sum(use.quota_bytes + use.burst_granted_bytes for use in capacity.holders)
+            if more <= 0 or burst_bytes + more <= capacity.allocatable_bytes:
+                continue
+            shrunk |= self._lower(capacity, _limits(capacity, more))
+        if not shrunk:
+            for capacity in capacities:
+                if wanted.get(capacity.card.uuid, 0) > 0:
+                    _keep_counted(capacity, self._ledger, self._tenants)
+        return shrunk
 
-def withhold_burst(uuid: str, state: DaemonState) -> None:
-    """Give no more burst memory of a card for a while: a tenant of it has a shortfall.
+    def _lower(self, capacity: CardCapacity, limits: Mapping[str, int]) -> bool:
+        """Lower the limits of a card's tenants that are above `limits`; whether there was one."""
+        uses = capacity.allocations
+        least = {use.key: min(use.limit_bytes, limits[use.key]) for use in uses}
+        return self._write(capacity, least)
 
-    A tenant keeps the burst memory that it uses: its limit allowed it, and another tenant is over
-    its quota.
-    """
-    state.withheld = {**state.withheld, uuid: time.monotonic() + _WITHHELD_SECONDS}
-    for capacity in state.accounts.capacities():
-        if capacity.card.uuid == uuid:
-            used = {use.key: max(use.quota_bytes, use.used_bytes) for use in capacity.allocations}
-            _lower(capacity, used, state)
+    def _write(self, capacity: CardCapacity, limits: Mapping[str, int]) -> bool:
+        """Have the card's tenants know these limits; whether one of them had another."""
+        changed = [use.key for use in capacity.allocations if limits[use.key] != use.limit_bytes]
+        for key in changed:
+            record = self._ledger.entries[key]
+            for number, allocation in enumerate(record.allocations):
+                if allocation.uuid == capacity.card.uuid:
+                    self.change(record, number, limits[key])
+        return bool(changed)
+
+    def change(self, record: TenantRecord, number: int, limit_bytes: int) -> None:
+        """Let a tenant use `limit_bytes` of its card `number`, in its page and in the driver.
+
+        Neither ever allows what the other still refuses for long: the driver is told first of more,
+        and the page of less. OSError where the ledger cannot note that the driver does not hold it
+        any more.
+        """
+        pages = self._tenants.pages.get(record.key)
+        if pages is None:
+            return
+        memory_bytes = record.allocations[number].quota_bytes
+        before_bytes = pages.grant.limit_bytes(number)
+        if limit_bytes > before_bytes:
+            self._follow(record, number, limit_bytes)
+            pages.write_limit(number, memory_bytes, limit_bytes)
+        else:
+            # Noted before the limit falls, for the audit reads them in the opposite order.
+            kept = pages.kept[number] = max(before_bytes, pages.kept.get(number, 0))
+            pages.write_limit(number, memory_bytes, limit_bytes)
+            # Read after it has fallen: a process publishes what it takes before it reads the limit.
+            used_bytes, _ = self._accounts.use_of(record, number)
+            pages.kept[number] = min(kept, used_bytes)
+            self._follow(record, number, limit_bytes)
+
+    def _follow(self, record: TenantRecord, number: int, limit_bytes: int) -> None:
+        """Have the driver hold the new limit too, where it holds this tenant's."""
+        directory = _directory(record)
+        driver = self._node.driver if is_held(record, self._tenants) else None
+        if driver is None or directory is None:
+            return
+        if not _impose(record, {number: limit_bytes}, directory, self._tenants, driver):
+            self._ledger.change(record.key, isolation=effective_isolation(record))
+
+    def handle_shortfall(self, key: str, card_number: int, size_bytes: int) -> bool:
+        """Handle a tenant's report that the driver could not allocate `size_bytes`.
+
+        Return False if the tenant's page or the driver's last sample contradicts the report.
+        """
+        record = self._ledger.entries.get(key)
+        if record is None or not record.shared or not 0 <= card_number < len(record.allocations):
+            return False
+        if not _is_within_quota(record, card_number, size_bytes, self._tenants):
+            return False
+        allocation = record.allocations[card_number]
+        uuid = allocation.uuid
+        if not _is_full(uuid, size_bytes, self._node, self._observed):
+            # It reports again, and the card may have been filled just now.
+            self._observed.sample_now.set()
+            return False
+        # By the driver: the tenant's own page has these bytes reserved, now or a sample ago.
+        used_bytes = self._observed.usage.driver_bytes(key, uuid)
+        if size_bytes > allocation.quota_bytes - used_bytes:
+            return False
+        _note_shortfall(record, uuid, size_bytes, self._observed)
+        self._observed.sample_now.set()
+        self.withhold(uuid)
+        return True
 
 
 def reclaim_rounds() -> Iterator[None]:
@@ -155,29 +250,6 @@ def reclaim_rounds() -> Iterator[None]:
     for _ in range(_ROUNDS):
         yield
     raise NoRoom("a container keeps changing how much burst memory it uses; try again")
-
-
-def reclaim_burst(
-    wanted: Mapping[str, int], capacities: Sequence[CardCapacity], state: DaemonState
-) -> bool:
-    """Lower limits until `wanted` more bytes, by card uuid, can be allocated.
-
-    True if a limit had to shrink for it: the capacities have to be read again, for a tenant may
-    have taken what it still could. If none had to, the memory is allocated by these capacities, and
-    no tenant of the cards may keep more than they count.
-    """
-    shrunk = False
-    for capacity in capacities:
-        more = wanted.get(capacity.card.uuid, 0)
-        burst_bytes = sum(use.quota_bytes + use.burst_granted_bytes for use in capacity.holders)
-        if more <= 0 or burst_bytes + more <= capacity.allocatable_bytes:
-            continue
-        shrunk |= _lower(capacity, _limits(capacity, more), state)
-    if not shrunk:
-        for capacity in capacities:
-            if wanted.get(capacity.card.uuid, 0) > 0:
-                _keep_counted(capacity, state.ledger, state.tenants)
-    return shrunk
 
 
 def _keep_counted(capacity: CardCapacity, ledger: Ledger, tenants: Tenants) -> None:
@@ -197,51 +269,8 @@ def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
     return {use.key: limit for use, limit in zip(capacity.allocations, limits, strict=True)}
 
 
-def _lower(capacity: CardCapacity, limits: Mapping[str, int], state: DaemonState) -> bool:
-    """Lower the limits of a card's tenants that are above `limits`; whether there was one."""
-    uses = capacity.allocations
-    least = {use.key: min(use.limit_bytes, limits[use.key]) for use in uses}
-    return _write(capacity, least, state)
-
-
-def _write(capacity: CardCapacity, limits: Mapping[str, int], state: DaemonState) -> bool:
-    """Have the card's tenants know these limits; whether one of them had another."""
-    changed = [use.key for use in capacity.allocations if limits[use.key] != use.limit_bytes]
-    for key in changed:
-        record = state.ledger.entries[key]
-        for number, allocation in enumerate(record.allocations):
-            if allocation.uuid == capacity.card.uuid:
-                change_limit(record, number, limits[key], state)
-    return bool(changed)
-
-
 _LOG_AGAIN_NS: Final = 10 * 10**9
 _NO_SHORTFALL: Final = Shortfall(0, 0.0, 0, times=0)
-
-
-def handle_shortfall(key: str, card_number: int, size_bytes: int, state: DaemonState) -> bool:
-    """Handle a tenant's report that the driver could not allocate `size_bytes`.
-
-    Return False if the tenant's page or the driver's last sample contradicts the report.
-    """
-    record = state.ledger.entries.get(key)
-    if record is None or not record.shared or not 0 <= card_number < len(record.allocations):
-        return False
-    if not _is_within_quota(record, card_number, size_bytes, state.tenants):
-        return False
-    allocation = record.allocations[card_number]
-    uuid = allocation.uuid
-    if not _is_full(uuid, size_bytes, state.node, state.observed):
-        state.sample_now.set()  # it reports again, and the card may have been filled just now
-        return False
-    # By the driver: the tenant's own page has these bytes reserved, now or a sample ago.
-    used_bytes = state.observed.usage.driver_bytes(key, uuid)
-    if size_bytes > allocation.quota_bytes - used_bytes:
-        return False
-    _note_shortfall(record, uuid, size_bytes, state.observed)
-    state.sample_now.set()
-    withhold_burst(uuid, state)
-    return True
 
 
 def forget_shortfalls(key: str, observed: Observations) -> None:
@@ -432,30 +461,6 @@ def is_held(record: TenantRecord, tenants: Tenants) -> bool:
     return record.isolation == DRIVER or record.key in tenants.limited_clients
 
 
-def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
-    """Let a tenant use `limit_bytes` of its card `number`, in its page and in the driver.
-
-    Neither ever allows what the other still refuses for long: the driver is told first of more, and
-    the page of less. OSError where the ledger cannot note that the driver does not hold it any
-    more.
-    """
-    pages = state.tenants.pages.get(record.key)
-    if pages is None:
-        return
-    memory_bytes = record.allocations[number].quota_bytes
-    if limit_bytes > pages.grant.limit_bytes(number):
-        _follow(record, number, limit_bytes, state)
-        pages.write_limit(number, memory_bytes, limit_bytes)
-    else:
-        # Noted before the limit falls, for the audit reads them in the opposite order.
-        kept = pages.kept[number] = max(pages.grant.limit_bytes(number), pages.kept.get(number, 0))
-        pages.write_limit(number, memory_bytes, limit_bytes)
-        # Read after it has fallen: a process publishes what it takes before it reads the limit.
-        used_bytes, _ = state.accounts.use_of(record, number)
-        pages.kept[number] = min(kept, used_bytes)
-        _follow(record, number, limit_bytes, state)
-
-
 def clear_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> None:
     """Clear the limits of a tenant that is released, where its cgroup is still there."""
     directory = _directory(record)
@@ -463,16 +468,6 @@ def clear_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> N
     if driver is not None and directory is not None and directory.is_dir():
         _clear(record, directory, tenants, driver)
     tenants.limited_clients.discard(record.key)
-
-
-def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
-    """Have the driver hold the new limit too, where it holds this tenant's."""
-    directory = _directory(record)
-    driver = state.node.driver if is_held(record, state.tenants) else None
-    if driver is None or directory is None:
-        return
-    if not _impose(record, {number: limit_bytes}, directory, state.tenants, driver):
-        state.ledger.change(record.key, isolation=effective_isolation(record))
 
 
 def _impose(

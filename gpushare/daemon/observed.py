@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -162,6 +163,7 @@ class Observations:
     waiting: Mapping[str, float] = field(default_factory=dict)  # for a restore; as `idle`
     restore_faults: Mapping[str, str] = field(default_factory=dict)  # by tenant key: if not room
     evictions: EvictionTotals = field(default_factory=EvictionTotals)
+    sample_now: threading.Event = field(default_factory=threading.Event)  # set: do not wait
 
     def compute_of(self, key: str, uuid: str) -> ComputeUsage:
         """Return what tenant `key` got of card `uuid`."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import Durations
 from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, Signal, T, Worker, WorkerPool
+from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -35,6 +36,7 @@ class DaemonState:
     ledger: Ledger
     observed: Observations
     accounts: CardAccounts
+    limits: MemoryLimits
     mounts: TenantMounts
     tenants: Tenants
     loop: Loop
@@ -45,9 +47,6 @@ class DaemonState:
     freezing: Worker  # freezes, thaws and kills; nothing else, so that nothing delays it
     names: Worker
     clock: DaemonClock = field(default_factory=DaemonClock)
-    sample_now: threading.Event = field(default_factory=threading.Event)  # set: do not wait
-    # By card, until when it gives no more burst memory, in monotonic seconds; the decide thread's.
-    withheld: dict[str, float] = field(default_factory=dict)
     durations: Durations = field(default_factory=Durations)
     history: History | None = None
     metrics_history: MetricsHistory | None = None

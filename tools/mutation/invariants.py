@@ -427,8 +427,8 @@ INVARIANTS: Final = (
         "grant-is-reserved",
         "What is granted to a ticket is promised to nobody else.",
         f"{_DAEMON}/accounts.py",
-        "self._ledger.reserved_beside(card.uuid, policy, without)",
-        "self._ledger.reserved_beside(card.uuid, policy, without)[:0]",
+        "self.ledger.reserved_beside(card.uuid, policy, without)",
+        "self.ledger.reserved_beside(card.uuid, policy, without)[:0]",
         (
             f"{_TESTS}/test_queue.py::test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s",
         ),

@@ -119,17 +119,17 @@ class Audit:
         """Note that an operator lets tenant `key` run, which the audit may have frozen."""
         self.bypass.resumed(key)
         self._events.put(lambda now_ns: self._judge.spare(key, now_ns + SPARED_NS))
-        self._state.sample_now.set()
+        self._state.observed.sample_now.set()
 
     def wait(self, slower: int = 1) -> bool:
         """Return when the next sample is due; at once, and True, when a caller cannot wait.
 
         It is time after `slower` times the usual period.
         """
-        hurried = self._state.sample_now.wait(self.period() * slower)
+        hurried = self._state.observed.sample_now.wait(self.period() * slower)
         # Tenants may ask for it, and without an end.
         time.sleep(max(0.0, self._waited + SUSPECT_SECONDS - time.monotonic()))
-        self._state.sample_now.clear()
+        self._state.observed.sample_now.clear()
         self._waited = time.monotonic()
         return hurried
 

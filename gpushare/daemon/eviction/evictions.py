@@ -212,13 +212,13 @@ class Evictions:
         seconds, driver = time.monotonic() - began, self._client.driver_seconds - before
         self._count(**{f"{step}s": 1, f"{step}_seconds": seconds, "driver_seconds": driver})
         took |= {"seconds": round(seconds, 3), "driver_seconds": round(driver, 3)}
-        self._state.sample_now.set()
+        self._state.observed.sample_now.set()
 
     def _restore(self, record: TenantRecord, to: str, cause: str, reason: str) -> None:
         with self._counted("restore") as took:
             reserved = self._reserved(record, to)
             try:
-                await_sample(self._state)
+                await_sample(self._state.observed)
                 refuse_without_free_memory(reserved, self._state.node, self._state.observed)
             except CannotRestore as error:  # nothing was asked of the driver yet
                 self._waiting.note_fault(record.key, str(error))

@@ -30,7 +30,7 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves, why_unsupported
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
+from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.tenants import Pages, Tenants
@@ -378,7 +378,7 @@ def _on(
             why = why_no_room(record, number, by_uuid[uuid])
             if why:
                 raise NoRoom(why)
-        if not reclaim_burst(wanted, capacities, state):
+        if not state.limits.reclaim(wanted, capacities):
             break
     return tuple(
         replace(allocation, uuid=uuid)
@@ -420,18 +420,18 @@ def rank_of(record: TenantRecord) -> Rank:
     return record.class_ != "online", record.priority, inf
 
 
-def await_sample(state: DaemonState) -> None:
+def await_sample(observed: Observations) -> None:
     """Wait for a sample of the driver that is newer than now; CannotRestore. The evict thread's."""
     since, until = time.monotonic_ns(), time.monotonic() + _SAMPLE_SECONDS
     while True:
-        last = state.observed.last
-        if last is not None and last.sample.taken_ns > since and not state.observed.usage.stale:
+        last = observed.last
+        if last is not None and last.sample.taken_ns > since and not observed.usage.stale:
             return
         if time.monotonic() > until:
             raise CannotRestore(
                 "it is not restored: the driver does not report how much memory is free"
             )
-        state.sample_now.set()
+        observed.sample_now.set()
         time.sleep(_LOOK_SECONDS)
 
 

@@ -33,7 +33,6 @@ from gpushare.daemon.eviction.worker_main import (
 )
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.limits import change_limit
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -292,7 +291,7 @@ class EvictionSteps:
                 # It has no more than its quota when it is restored.
                 for number, allocation in enumerate(written.allocations):
                     if allocation.burst_limit_bytes > allocation.quota_bytes:
-                        change_limit(written, number, allocation.quota_bytes, state)
+                        state.limits.change(written, number, allocation.quota_bytes)
             return written
 
         return state.decide.run(write)

@@ -28,7 +28,7 @@ from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction.steps import OnCardWatch
 from gpushare.daemon.identity.pid_resolver import device_clients
-from gpushare.daemon.limits import BurstUpdater, mark_limits_lost, retry_driver_limits
+from gpushare.daemon.limits import mark_limits_lost, retry_driver_limits
 from gpushare.daemon.node import DriverFingerprint, LoadedDriver, Node, NoDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
@@ -218,7 +218,6 @@ class SamplingLoop:
         self._state, self._loader = state, loader
         self._audit, self._beat = audit, beat
         self._meter = ComputeMeter(state.ledger, state.tenants, state.observed, corrected=corrected)
-        self._burst = BurstUpdater(state)
         self._on_card = OnCardWatch(state.ledger, state.observed)
         self._idle = IdleBackoff(state.ledger, state.tenants, state.observed)
 
@@ -235,7 +234,7 @@ class SamplingLoop:
             if hurried or not self._idle.look(sampler):
                 self._sample(sampler)
             else:
-                self._burst.again_when_due()
+                self._state.limits.update_when_due()
 
     def _sample(self, sampler: UsageSampler) -> None:
         observed = self._state.observed
@@ -246,7 +245,7 @@ class SamplingLoop:
         self._on_card.look()
         self._idle.note()
         if not observed.usage.stale:
-            self._burst.again()
+            self._state.limits.update_soon()
 
 
 def _time_scale(files: DriverFiles) -> float:

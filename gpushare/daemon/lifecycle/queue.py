@@ -26,7 +26,7 @@ from gpushare.daemon.eviction.preconditions import restore_request
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bounds
 from gpushare.daemon.lifecycle.reserve import placement_request
-from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
+from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
     NextGrant,
@@ -204,7 +204,7 @@ class Queue:
                 capacities = state.accounts.capacities()
                 grant = find_next(waiting, capacities, state.node.loaded().links)
                 wanted = {placed.card.uuid: placed.memory_bytes for placed in grant.placed}
-                if not reclaim_burst(wanted, capacities, state):
+                if not state.limits.reclaim(wanted, capacities):
                     return grant
         return NextGrant(reasons=grant.reasons, withheld=grant.withheld)
 

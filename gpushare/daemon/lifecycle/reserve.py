@@ -19,14 +19,7 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.lifecycle import bounds, release, scheduled
 from gpushare.daemon.lifecycle.container_edits import place_suitably
-from gpushare.daemon.limits import (
-    INTERPOSER,
-    check_supported,
-    initial_isolation,
-    reclaim_burst,
-    reclaim_rounds,
-    update_burst_limits,
-)
+from gpushare.daemon.limits import INTERPOSER, check_supported, initial_isolation, reclaim_rounds
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
@@ -105,7 +98,7 @@ def reserve(
         release.release_tenant(record.key, state, "its pages could not be created")
         raise
     if effective.memory_limit_bytes is not None:
-        update_burst_limits(state)
+        state.limits.update()
     return record
 
 
@@ -211,8 +204,8 @@ def _place(
         except NoRoom as error:
             error.request = request
             raise
-        if not reclaim_burst(
-            {card.card.uuid: card.memory_bytes for card in placed}, capacities, state
+        if not state.limits.reclaim(
+            {card.card.uuid: card.memory_bytes for card in placed}, capacities
         ):
             break
     if ticket is not None:

@@ -28,7 +28,7 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
-from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
+from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity
@@ -599,7 +599,7 @@ def _find_room(
             if over is not None:
                 raise NoRoom(f"{claim.title}: {over.text}; see gpushare ps")
         sizes = {uuid: claim.part(uuid).quota_bytes for uuid in capacities}
-        if not reclaim_burst(sizes, tuple(capacities.values()), state):
+        if not state.limits.reclaim(sizes, tuple(capacities.values())):
             return
 
 

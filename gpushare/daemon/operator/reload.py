@@ -18,7 +18,6 @@ from gpushare.config import Config, Timing
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits import update_burst_limits
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState
@@ -92,9 +91,9 @@ def reload_config(state: DaemonState) -> list[str]:
     if regroups:
         state.regrouped(gid)
     if "system_reserved" in changed and state.node.driver is not None:
-        update_burst_limits(state)
+        state.limits.update()
     state.ledger.changed()
-    state.sample_now.set()  # it may be to look more often
+    state.observed.sample_now.set()  # it may be to look more often
     return changed
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits import change_limit, reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import Node
 from gpushare.daemon.observe.sampler import free_dead_records
 from gpushare.daemon.pages.tenants import Pages, Tenants
@@ -281,7 +281,7 @@ def _refuse_without_memory(
         state.ledger.integrity.refuse()
     for _ in reclaim_rounds():
         capacities = _capacities_for(record, state.accounts)
-        if not reclaim_burst(more, capacities, state):
+        if not state.limits.reclaim(more, capacities):
             break
     for capacity in capacities:
         if capacity.card.uuid in wanted:
@@ -321,8 +321,8 @@ def _apply(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> No
             for number, allocation in enumerate(changed.allocations):
                 # It keeps its burst memory until the limits are recomputed: it may be using it.
                 burst_bytes = min(pages.grant.limit_bytes(number), allocation.burst_limit_bytes)
-                change_limit(changed, number, max(burst_bytes, allocation.quota_bytes), state)
-            update_burst_limits(state)
+                state.limits.change(changed, number, max(burst_bytes, allocation.quota_bytes))
+            state.limits.update()
         if _compute(before) != _compute(changed):
             for number, allocation in enumerate(changed.allocations):
                 pages.grant.set_cores(number, allocation.cores)

@@ -32,7 +32,6 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.limits import change_limit
 from gpushare.daemon.observed import Shortfall, TenantOnCard
 from gpushare.daemon.pages import tenants
 from gpushare.daemon.pages.grant_page import CardGrant
@@ -498,5 +497,5 @@ class BusyCard(FakeDriver):
             limit = min(limit, 100 * GIB)
             resized = (replace(allocation, quota_bytes=limit),)
             self.node.ledger.put(replace(tenant.entry, allocations=resized))
-        change_limit(tenant.entry, 0, limit, self.node)
+        self.node.limits.change(tenant.entry, 0, limit)
         tenant.limit = limit

@@ -39,6 +39,7 @@ from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
+from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
@@ -201,6 +202,7 @@ class FakeDaemon(DaemonState):
         self.ledger.close()
         self.ledger = Ledger(self.ledger.folder, "boot")
         self.accounts = CardAccounts(self.node, self.ledger, self.observed, self.tenants)
+        self.limits = MemoryLimits(self.accounts, self.decide)
 
     def compose(self) -> None:
         """Make its parts, which follow its ledger."""
@@ -344,16 +346,18 @@ def node(
     contexts = ContextSizes(config.state_dir, driver.driver_version)
     machine = build_node(config, this_platform())
     machine.driver = LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts)
+    accounts, decide = CardAccounts(machine, ledger, observed, tenants), worker("decide")
     made_node = FakeDaemon(
         node=machine,
         ledger=ledger,
         observed=observed,
-        accounts=CardAccounts(machine, ledger, observed, tenants),
+        accounts=accounts,
+        limits=MemoryLimits(accounts, decide),
         mounts=PlainDirectories(config.run_dir / "tenants"),
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
-        decide=worker("decide"),
+        decide=decide,
         creates=pool("create", 4),
         requests=pool("request", 4),
         freezing=worker("freeze"),

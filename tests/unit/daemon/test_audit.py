@@ -16,7 +16,6 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.limits import change_limit
 from gpushare.daemon.observe.non_tenant import container_of
 from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
@@ -136,10 +135,10 @@ def test_a_claim_of_burst_memory_is_no_entitlement_to_it(world: BusyCard) -> Non
     tenant = world.all_tenants[1]
     begin(world)
     world.tenants.remove(tenant)
-    change_limit(tenant.entry, 0, 8 * GIB, world.node)
+    world.node.limits.change(tenant.entry, 0, 8 * GIB)
     for _ in range(40):
         world.look()
-    change_limit(tenant.entry, 0, 2 * GIB, world.node)
+    world.node.limits.change(tenant.entry, 0, 2 * GIB)
     program = tenant.programs[0] if tenant.programs else world.start(tenant)
     program.buffers = 8 * GIB
     tenant.write(program)
@@ -234,9 +233,9 @@ def test_tenants_cannot_request_samples_without_limit(
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     for _ in range(3):
-        node.sample_now.set()
+        node.observed.sample_now.set()
         assert node.audit.wait()
-    assert not node.sample_now.is_set()
+    assert not node.observed.sample_now.is_set()
     assert all(0 < seconds <= 0.05 for seconds in slept[1:])
 
 

@@ -23,12 +23,7 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.limits import (
     STEP_BYTES,
-    BurstUpdater,
     burst_limits,
-    handle_shortfall,
-    reclaim_burst,
-    update_burst_limits,
-    withhold_burst,
 )
 from gpushare.daemon.observed import AuditInput, Shortfall, UsageView
 from gpushare.daemon.operator.resize import set_quota
@@ -102,7 +97,7 @@ def test_an_allocation_during_the_withdrawal_is_detected(
     during(monkeypatch, lambda: uses(node, tenant, 50))
     with pytest.raises(NoRoom, match=r"has 90 of 140 GiB available \(train 10 and 40 burst\)"):
         opened(node, memory="100GiB", devices="0")
-    update_burst_limits(node)
+    node.limits.update()
     assert limit(node, tenant) == 140
 
 
@@ -135,8 +130,8 @@ def during(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None
 def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemon) -> None:
     tenant = bursting(node, "10GiB", "40GiB")
     rooms = node.accounts.capacities()
-    assert not reclaim_burst({fakes.card(0).uuid: 100 * GIB}, rooms, node)
-    assert reclaim_burst({fakes.card(0).uuid: 101 * GIB}, rooms, node)
+    assert not node.limits.reclaim({fakes.card(0).uuid: 100 * GIB}, rooms)
+    assert node.limits.reclaim({fakes.card(0).uuid: 101 * GIB}, rooms)
     assert limit(node, tenant) == 39
 
 
@@ -160,19 +155,18 @@ def test_stale_figures_grant_no_burst_memory(tmp_path: Path) -> None:
         assert limit(node, tenant) == 10
         driver.fault = ""
         truth.look()
-        update_burst_limits(node)
+        node.limits.update()
         assert limit(node, tenant) == 140
 
 
 def test_what_is_withheld_is_given_again_without_a_sample(node: FakeDaemon) -> None:
     """An idle node is not sampled for up to a minute."""
     tenant, uuid = bursting(node), fakes.card().uuid
-    updater = BurstUpdater(node)
-    withhold_burst(uuid, node)
-    updater.again_when_due()
+    node.limits.withhold(uuid)
+    node.limits.update_when_due()
     assert limit(node, tenant) == 10
-    node.withheld = {uuid: 0.0}  # the time is over
-    updater.again_when_due()
+    node.limits.withheld = {uuid: 0.0}  # the time is over
+    node.limits.update_when_due()
     node.decide.finish(5)
     assert limit(node, tenant) == 140
 
@@ -185,13 +179,12 @@ def test_burst_limits_are_updated_after_each_sample_and_never_concurrently(
     monkeypatch.setattr(node.decide, "submit", jobs.append)
     release.release_tenant(first["key"], node, "it has ended")
     jobs.clear()
-    updater = BurstUpdater(node)
     for _ in range(3):
-        updater.again()
+        node.limits.update_soon()
     [job] = jobs
     job()
     assert limit(node, tenant) == 140
-    updater.again()
+    node.limits.update_soon()
     assert len(jobs) == 2
 
 
@@ -408,13 +401,13 @@ def test_a_confirmed_report_is_recorded_and_shown(
     node: FakeDaemon, victim: HostProcessGrant
 ) -> None:
     assert lacked(node, victim) is None
-    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
-    assert handle_shortfall(victim["key"], 0, 20 * GIB, node)
+    assert node.limits.handle_shortfall(victim["key"], 0, 30 * GIB)
+    assert node.limits.handle_shortfall(victim["key"], 0, 20 * GIB)
     assert lacked(node, victim) == (20, 2)
     report, _ = explain_memory(entry_of(node, victim), node)
     assert report["advice"][0].startswith("shortfall (2 times): ")
     assert "Last request: 20 GiB. " in report["advice"][0]
-    assert node.sample_now.is_set()
+    assert node.observed.sample_now.is_set()
 
 
 @pytest.mark.parametrize(
@@ -425,7 +418,7 @@ def test_a_confirmed_report_is_recorded_and_shown(
 def test_a_report_that_its_own_page_contradicts_is_ignored(
     number: int, gib: int, node: FakeDaemon, victim: HostProcessGrant
 ) -> None:
-    assert not handle_shortfall(victim["key"], number, gib * GIB, node)
+    assert not node.limits.handle_shortfall(victim["key"], number, gib * GIB)
     assert lacked(node, victim) is None
 
 
@@ -433,11 +426,11 @@ def test_a_card_that_is_not_full_is_looked_at_again_and_nothing_else(
     node: FakeDaemon, victim: HostProcessGrant
 ) -> None:
     takes(node, 60)
-    node.sample_now.clear()
-    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
-    assert node.sample_now.is_set()
+    node.observed.sample_now.clear()
+    assert not node.limits.handle_shortfall(victim["key"], 0, 30 * GIB)
+    assert node.observed.sample_now.is_set()
     takes(node, 120)
-    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert node.limits.handle_shortfall(victim["key"], 0, 30 * GIB)
 
 
 def test_the_card_grants_no_more_burst_memory(
@@ -451,12 +444,12 @@ def test_the_card_grants_no_more_burst_memory(
     assert grant.limit_bytes(0) == 100 * GIB
     node.sampler.look()
     monkeypatch.setattr(limits, "_is_full", lambda *_: True)
-    assert limits.handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert node.limits.handle_shortfall(victim["key"], 0, 30 * GIB)
     assert grant.limit_bytes(0) == 15 * GIB  # what it uses of it, it keeps
-    update_burst_limits(node)
+    node.limits.update()
     assert grant.limit_bytes(0) == 15 * GIB
-    node.withheld[CARD] = 0.0
-    update_burst_limits(node)
+    node.limits.withheld[CARD] = 0.0
+    node.limits.update()
     assert grant.limit_bytes(0) == 100 * GIB
 
 

@@ -355,10 +355,10 @@ def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
 
     def hang(*_: Any) -> Any:
         with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
-            create.create(replace(bundle, is_abandoned=lambda: True), node, node.room)
+            create.create(replace(bundle, is_abandoned=lambda: True), node, node.room, node.servers)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(container_edits, "choose_files", hang)
+    monkeypatch.setattr(container_edits.ContainerEditor, "choose_files", hang)
     with pytest.raises(OSError, match="Input/output"):
         container.create(node)
 

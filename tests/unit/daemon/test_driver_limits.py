@@ -25,7 +25,7 @@ from gpushare.daemon.lifecycle import driver_loader
 from gpushare.daemon.lifecycle.bind import BackendFailed, bind
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
-from gpushare.daemon.limits import set_driver_limits, update_burst_limits
+from gpushare.daemon.limits import set_driver_limits
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import Card
@@ -174,7 +174,7 @@ def test_quota_changes_and_burst_limits_reach_the_driver(limited: LimitedNode) -
     assert limited.held() == (20, 30)
     limited.set(key, {"memory-limit": "200GiB"})
     release_tenant(other["key"], limited.node, "it has ended")
-    update_burst_limits(limited.node)
+    limited.node.limits.update()
     assert limited.held() == (20, 140)
 
 

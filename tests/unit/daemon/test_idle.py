@@ -270,17 +270,6 @@ def test_a_container_is_stopped_when_its_time_is_over_and_not_before(
     for seconds, warned in ((0, 0), (8 * 3600 - 299, 1), (0, 0), (300, 0)):
         assert stopped == []
         now[0] += seconds
-    clock = BootClock(monkeypatch)
-    stopped: list[tuple[str, str]] = []
-    limits = TimeLimits(
-        node.ledger, node.freezing, lambda record, why: stopped.append((record.name, why))
-    )
-    record = running(node, time_limit="8h")
-    running(node)
-    limits.look()
-    assert logged == []
-    clock.now += 8 * 3600 - 299
-    for _ in range(2):
         limits.look()
         node.freezing.run(lambda: None)
         assert capfd.readouterr().err.count("tenant-time-limit-near") == warned

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from gpushare import abi
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
-from gpushare.daemon.limits import update_burst_limits
 from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage, TenantClaims, sum_claims
@@ -296,7 +295,7 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
         # Burst memory that it may have is not taken back, and not allocated to others.
         assert node.accounts.capacities()[0].available_bytes == (140 - 60) * GIB
         opened(node, memory="80GiB", devices="0")
-        update_burst_limits(node)
+        node.limits.update()
         reconcile_tenants(node, node.freezer)
         with pytest.raises(
             NotResizable, match="of another version of gpushare; restart the container"
