@@ -10,7 +10,6 @@
  *     allocation_program LOOKUP [DEVICE]    finds the driver by LOOKUP (lookups.h); device 0
  * unless told
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,22 +115,10 @@ class ProgramContainer:
             check=False,
         )
 
-    def python(self, *lines: str) -> list[list[object]]:
-        """Run `lines` after client.py; return what each say() printed."""
+    def says(self, *lines: str) -> list[object]:
+        """Run `lines` after client.py; return what its one say() printed."""
         done = self.run(sys.executable, "-c", program(*lines))
         assert done.returncode == 0, done.stderr
         assert not done.stderr, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def says(self, *lines: str) -> list[object]:
-        """As python(), of a program that says one thing."""
-        (said,) = self.python(*lines)
+        said: list[object] = json.loads(done.stdout)
         return said
-
-    @contextmanager
-    def holding(self, *lines: str) -> Iterator[Program]:
-        """A process that has run `lines`, and stays."""
-        code = program(*lines, "say('ready')", "input()")
-        with self.start(sys.executable, "-c", code) as process:
-            assert process.line() == '["ready"]', process.communicate("\n")[1]
-            yield process

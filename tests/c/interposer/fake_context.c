@@ -5,8 +5,6 @@
  *
  * FAKE_CUDA_LIMIT     "used" where a kernel has used the heap, so that no limit can be set
  */
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 
 #include "cuda_driver.h"

@@ -7,7 +7,6 @@
  * FAKE_CUDA_DEVICES   uuid numbers in the order in which they are visible, e.g. "10"
  */
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

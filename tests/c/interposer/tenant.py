@@ -89,10 +89,6 @@ class InterposedTenant:
         """Return the bytes of one kind (abi.KIND_...) of all processes."""
         return sum(detail[kind] for _, _, detail in self._claims(card))
 
-    def pool_kept(self, card: int = 0) -> int:
-        """Return the bytes of pools that are free, of all processes."""
-        return sum(detail[abi.KINDS] for _, _, detail in self._claims(card))
-
     def shared(self, card: int = 0) -> tuple[int, int]:
         """Return (exported, imported) bytes of all processes."""
         text = self.status.read_bytes()

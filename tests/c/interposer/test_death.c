@@ -2,7 +2,6 @@
  *
  * Processes that end, fork or exec.
  */
-#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,10 +10,8 @@
 #include <unistd.h>
 
 #include "quota/ledger.h"
-#include "quota/page_lock.h"
 #include "quota/process_table.h"
 #include "quota/pages.h"
-#include "quota/process.h"
 #include "tenant.h"
 
 static _Atomic int *step; /* shared by parent and children */
@@ -115,6 +112,30 @@ static void a_reader_clears_what_a_killed_process_left(void)
 	}
 }
 
+static void grandchild_waits(void)
+{
+	prctl(PR_SET_PDEATHSIG, 0); /* it lives on, until its alarm at the latest */
+	atomic_store(step, 1);
+	wait_step(2);
+}
+
+/* The child takes all and dies while a child of its own lives on. */
+static void take_all_and_fork(void)
+{
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
+	start_child(grandchild_waits);
+	wait_step(1);
+}
+
+static void orphan_does_not_keep_its_parents_memory(void)
+{
+	tenant_reset(10 * MIB);
+	atomic_store(step, 0);
+	CHECK(in_child(take_all_and_fork) == 0);
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
+	atomic_store(step, 2);
+}
+
 static void take_all_and_exec(void)
 {
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
@@ -174,6 +195,7 @@ int main(int count, char **arguments)
 	TEST(killed_anywhere);
 	TEST(zombie_holds_nothing);
 	TEST(a_reader_clears_what_a_killed_process_left);
+	TEST(orphan_does_not_keep_its_parents_memory);
 	TEST(exec_starts_anew);
 	TEST(another_process_with_the_same_pid);
 	TEST(a_full_page_refuses);

@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "gate_program.h"
 #include "quota/pages.h"

@@ -8,8 +8,8 @@
 
 #include "channel/channel.h"
 #include "quota/ledger.h"
+#include "quota/pages.h"
 #include "quota/process_table.h"
-#include "quota/usage.h"
 #include "tenant.h"
 
 static void denials_are_counted(void)

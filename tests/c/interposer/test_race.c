@@ -8,7 +8,6 @@
 
 #include "quota/ledger.h"
 #include "quota/process_table.h"
-#include "quota/usage.h"
 #include "tenant.h"
 
 #define PROCESSES 80

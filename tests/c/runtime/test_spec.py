@@ -267,6 +267,15 @@ def test_values_of_other_kinds_are_skipped(driver: Driver, text: bytes) -> None:
     assert driver.spec(text)["marker"] == "none"
 
 
+def test_bytes_that_are_no_utf8_are_written_as_the_replacement_character(driver: Driver) -> None:
+    def root(path: bytes) -> str:
+        return str(driver.spec(b'{"root":{"path":"' + path + b'"}}')["root"])
+
+    assert root("\u00fc\u20ac\U0001f600".encode()) == "\u00fc\u20ac\U0001f600"
+    for bad in (b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
+        assert set(root(bad)) == {"\ufffd"}
+
+
 def test_a_marker_after_the_error_is_mentioned(driver: Driver) -> None:
     assert driver.spec(b'{"a":nope,"process":{"env":["GPUSHARE_MEMORY=1"]}}')["mentioned"]
     assert not driver.spec(b'{"a":nope,"process":{"env":["NVIDIA_VISIBLE_DEVICES=1"]}}')[

@@ -243,6 +243,16 @@ def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) 
     assert scheduler.send(schedule_message.hello_message()).tenants == 0
 
 
+@pytest.mark.parametrize(
+    ("permille", "answer"), [(1, 0), (1000, 0), (0, errno.EINVAL), (1001, errno.EINVAL)]
+)
+def test_a_share_is_a_part_of_the_card(
+    scheduler: Scheduler, make: Make, permille: int, answer: int
+) -> None:
+    share = Share(permille, capped=False, online=False, priority=0)
+    assert make().added_to(scheduler, share) == answer
+
+
 @pytest.mark.parametrize("name", [abi.GRANT_NAME, abi.STATUS_NAME, abi.WAKEUP_NAME])
 def test_a_link_in_the_place_of_a_file_is_not_followed(
     scheduler: Scheduler, make: Make, name: str

@@ -160,6 +160,13 @@ def test_a_card_s_numa_node_is_the_kernels(machine: Numa) -> None:
     assert machine.node_of("0000:1a:00.0") == NO_NODE
 
 
+def test_several_nodes_are_all_their_cpus(machine: Numa) -> None:
+    assert machine.of([0, 1]) == Cpuset(frozenset(range(16)), frozenset({0, 1}))
+    # A node of CPUs alone has no memory to be kept to.
+    assert machine.of([2]) == Cpuset(frozenset({16, 17}), frozenset())
+    assert machine.of([7]) == Cpuset()
+
+
 def test_without_cpusets_the_process_affinity_counts(machine: Numa) -> None:
     assert machine.allowed("/docker/4f1c") == Cpuset(frozenset(range(10)), frozenset({0, 1}))
 

@@ -98,15 +98,6 @@ def hook_form(visible: str) -> dict[str, Any]:
     return spec
 
 
-def containerd_form(*options: str) -> dict[str, Any]:
-    """Return what `ctr run --gpus` and `nerdctl run --gpus` write."""
-    spec = docker_spec()
-    cli = ["/usr/bin/nvidia-container-cli", "--load-kmods", "configure", *options]
-    args = ["containerd", "oci-hook", "--", *cli, "--pid={{pid}}", "{{rootfs}}"]
-    spec["hooks"]["prestart"].append({"path": "/usr/bin/containerd", "args": args})
-    return spec
-
-
 def cdi_form(*minors: int) -> dict[str, Any]:
     """Return what newer engines write for CDI devices: edits already applied."""
     spec = docker_spec("NVIDIA_VISIBLE_DEVICES=void")

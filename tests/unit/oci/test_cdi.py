@@ -22,6 +22,7 @@ from gpushare.quota.parse import parse_request
 from gpushare.quota.request import EngineCards, visible_devices
 from tests.unit.oci.examples import (
     DENY_ALL,
+    LIBRARIES,
     NULL_RULE,
     SETKEY,
     cdi_document,
@@ -117,6 +118,12 @@ def refusal(document: dict[str, Any], driver: DriverFiles) -> str:
     with pytest.raises(QuotaError) as caught:
         injected_gpu.find(Spec(document), driver)
     return str(caught.value)
+
+
+def test_hooks_are_reported_and_not_taken() -> None:
+    assert cdi.from_document(cdi_document()).edits.not_taken == (
+        f"hook createContainer: nvidia-cdi-hook update-ldcache --folder {LIBRARIES}",
+    )
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,9 @@ def test_a_pod_with_another_host_name_is_refused_with_the_way_that_works(
         "podman does not tell which one this is. Set GPUSHARE_MEMORY in the environment of that "
         "container, or omit the pod's hostname."
     )
+
+
+@pytest.mark.parametrize("sandbox", ["4c" * 32, "../" + INFRA, "x"])
+def test_a_sandbox_that_is_not_there_is_refused(storage: Path, sandbox: str) -> None:
+    with pytest.raises(QuotaError, match="podman does not tell"):
+        requested(storage, TRAIN, {**SCOPED, request.PODMAN_SANDBOX: sandbox})

@@ -56,6 +56,12 @@ def test_a_script_has_the_loader_of_its_interpreter(root: Path, rootfs: Rootfs) 
     assert entry(rootfs, "./run.sh", directory="/app").kind == "musl"
 
 
+def test_scripts_that_interpret_each_other_end(root: Path, rootfs: Rootfs) -> None:
+    install(root, "/bin/a", b"#!/bin/b\n")
+    install(root, "/bin/b", b"#!/bin/a\n")
+    assert entry(rootfs, "a").kind == "unknown"
+
+
 def test_without_the_program_the_image_decides(root: Path, rootfs: Rootfs) -> None:
     install(root, MUSL, b"loader")
     assert entry(rootfs, "/gone") == Program("/gone", "musl")
