@@ -233,18 +233,6 @@ def drag(site: Browser) -> bool:
     return "range=custom" in str(site.script("return location.hash"))
 
 
-def test_a_phone_shows_all_pages_without_scrolling_sideways(site: Browser, own: Stack) -> None:
-    size = {"mobile": True, "width": 360, "height": 740, "deviceScaleFactor": 2}
-    site.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        for place in ("overview", "card", f"container?id={key_of(own, 'train')}", "reports"):
-            site.go(f"#/{place}{'&' if '?' in place else '?'}range=6h")
-            width = site.script("return document.documentElement.scrollWidth")
-            assert width <= 360, place
-    finally:
-        site.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_without_gpushared_the_state_is_unknown_and_the_graphs_stay(
     site: Browser, own: Stack
 ) -> None:

@@ -83,12 +83,3 @@ def test_an_impossible_value_is_refused(
     cards: simulator.Simulator, words: list[str], why: str
 ) -> None:
     assert why in said(*(cards.device if word == "DEVICE" else word for word in words), fails=True)
-
-
-def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("precious")
-    assert "not a device file of this version's simulated driver" in said(
-        "xid", file, 79, fails=True
-    )
-    assert file.read_text() == "precious"

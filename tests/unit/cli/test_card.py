@@ -99,15 +99,6 @@ def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
     assert said in result.stderr
 
 
-def test_the_options_of_a_quota_do_not_stand_beside_an_engine_s_command(cli: Cli) -> None:
-    result = cli("run", "--wait", "--memory", "1GiB", "--", "docker", "run", "image")
-    assert result.exit_code == 125
-    assert result.stderr == (
-        "gpushare: --memory: with --wait, the request of a container is read from the engine's "
-        "command. Add -e GPUSHARE_MEMORY=1GiB to its options instead.\n"
-    )
-
-
 def test_a_gpushared_that_restarts_is_waited_for(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

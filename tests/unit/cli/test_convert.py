@@ -89,9 +89,6 @@ def test_a_value_that_is_none_leaves_everything_as_it_was(cli: Cli, pod: Path) -
     assert pod.read_text() == wrong
 
 
-RIGHT = "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_MEMORY: 4GiB}}}\n"
-
-
 WRONG = "services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4Q, GPUSHARE_CORES: 130}}}\n"
 
 
@@ -132,18 +129,6 @@ def test_warnings_alone_are_another_status_where_strict(
     assert cli("validate", file).exit_code == 4
     assert cli("validate", "--lenient", file).exit_code == 0
     assert "1 warning (1 container" in cli("validate", "--lenient", file).stdout
-
-
-def test_a_folder_is_its_manifests(cli: Cli, write: Callable[..., str], tmp_path: Path) -> None:
-    write("sub/b.yml", RIGHT)
-    write("a.json", "{}")
-    write("notes.txt", "services: [")
-    result = cli("validate", str(tmp_path))
-    assert result.exit_code == 0
-    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == [
-        str(tmp_path / "a.json"),
-        str(tmp_path / "sub" / "b.yml"),
-    ]
 
 
 WRITE = ("k8s", "resources", "--format", "alauda")

@@ -190,12 +190,3 @@ def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
     assert "`gpushare inspect team/job-1/train`" in result.stdout
     assert "`gpushare why team/job-1/train`" in result.stdout
     assert docker.asked == []
-
-
-def test_codes_and_messages_are_not_looked_up_as_images(cli: Cli, docker: FakeEngine) -> None:
-    docker.images = {"memory": CUDA}
-    assert cli("explain", "memory").stdout.startswith("memory\n")
-    assert "is unknown" in cli("explain", "a message that nobody wrote").stderr
-    assert docker.asked == []
-    assert "Did you mean isolation" in cli("explain", "isolaton").stderr
-    assert docker.asked == ["isolaton"]

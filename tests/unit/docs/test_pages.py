@@ -7,7 +7,6 @@ import argparse
 import ast
 import contextlib
 import io
-import json
 import os
 import re
 from collections import Counter
@@ -250,16 +249,6 @@ def test_the_committed_pictures_are_drawn_from_their_sources_and_their_texts_fit
             if max(widths) >= box["at"][2] * diagram.CELL:
                 faults.append(f"{source.name}: too wide for its box: {box['text']}")
     assert not faults, "\n".join(faults)
-
-
-def test_the_drivers_of_the_matrix_are_those_that_are_simulated() -> None:
-    (row,) = re.findall(r"(?m)^\| Driver \| ([^|]*) \| ([^|]*) \|", PAGES[ROOT / "README.md"])
-    profiles = (ROOT / "simulator/profiles").glob("*.json")
-    simulated = {json.loads(path.read_text())["driver_version"] for path in profiles}
-    assert set(re.findall(r"\d{3}\.[\d.]+\d", row[0])) == simulated
-    reference = PAGES[ROOT / "docs/reference/compatibility.md"]
-    known = set(re.findall(r"(?m)^\| [\d.]+ \| (\d{3})(?:\.[\d.]+)? \|", reference))
-    assert set(re.findall(r"\b\d{3}\b(?!\.\d)", LINK.sub("", row[1]))) <= known
 
 
 HEADER: Final = (ROOT / "libhook/include/gpushare_abi.h").read_text()

@@ -75,15 +75,6 @@ def test_a_cluster_that_shares_no_devices_allocates_a_whole_card() -> None:
     assert (device.share, device.memory_bytes, device.cores) == ("", None, None)
 
 
-def test_only_pods_may_use_a_claim() -> None:
-    reserved = [
-        {"resource": "pods", "name": "p", "uid": "pod-1"},
-        {"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "g", "uid": "g"},
-        {"resource": "pods", "name": "q", "uid": "pod-2"},
-    ]
-    assert claim_of(body(reservedFor=reserved)).pods == ("pod-1", "pod-2")
-
-
 def test_the_claims_parameters_come_over_those_of_the_class() -> None:
     config = [
         {"source": "FromClass", "opaque": opaque(priority=3, policy="fixed-share")},

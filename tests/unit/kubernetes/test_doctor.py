@@ -187,12 +187,3 @@ def test_a_resource_of_the_device_plugin(
     assert asked()["gpushare.io/memory-gib"].startswith("fail")
     cluster.put(NODE, {"status": {"allocatable": {"cpu": "8", "gpushare.io/memory-gib": "139"}}})
     assert asked()["allocatable"].startswith("ok allocatable: gpushare.io/memory-gib 139")
-
-
-def test_a_server_that_is_away_leaves_the_checks_of_the_node(
-    machine: Machine, cluster: StandInApiServer, api: ApiServer
-) -> None:
-    cluster.fault = lambda *_: "drop"
-    checks = list(check_cluster(api, "n", machine.facts))
-    assert checks[0].level == "fail"
-    assert any("kubelet 1.36" in check.text for check in checks)

@@ -131,15 +131,6 @@ def test_it_sleeps_and_comes_back(start: Start) -> None:
     assert shell.end() == 0
 
 
-@pytest.mark.usefixtures("daemon")
-@pytest.mark.parametrize(("term", "said"), [("dumb", "cursor"), ("nosuch", "not known")])
-def test_an_unsupported_terminal_is_reported_once(start: Start, term: str, said: str) -> None:
-    top = start(TERM=term, columns=200)
-    assert top.end() == 1
-    assert said in top.text
-    assert "--once" in top.text
-
-
 @contextmanager
 def idle_process() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits, and is ended whatever becomes of the test."""

@@ -24,7 +24,7 @@ from gpushare.cli.top.graphs import (
     graph_lines,
     plot,
 )
-from gpushare.cli.top.keys import InputMode, UiState, graph_target, press
+from gpushare.cli.top.keys import UiState, graph_target, press
 from gpushare.cli.top.render import Size, fit
 from gpushare.cli.top.snapshot import TopCard, TopSnapshot
 from gpushare.errors import UserError
@@ -55,23 +55,11 @@ def page(until: float = 600.0, graphs: int = 4, title: str = "train on card 0") 
     return GraphPage(TRAIN, title, "the last 10 minutes", until, (one,) * graphs)
 
 
-def test_a_column_has_the_mean_or_the_maximum_of_its_time() -> None:
-    values = (10.0, 30.0, 50.0, 90.0)
-    assert column_values(graph(*values), 0.0, 40.0, 2) == [20.0, 70.0]
-    assert column_values(graph(*values, peaks=True), 0.0, 40.0, 2) == [30.0, 90.0]
-    assert column_values(graph(20.0), 0.0, 10.0, 4) == [20.0] * 4
-
-
 def test_a_gap_is_empty_and_a_zero_is_not() -> None:
     values = column_values(graph(50.0, None, 0.0, 100.0), 0.0, 40.0, 4)
     assert values == [50.0, None, 0.0, 100.0]
     assert plot(values, 100.0, 2, unicode=True) == ["   █", "█ ▁█"]
     assert plot(values, 100.0, 2, unicode=False) == ["   #", "# _#"]
-
-
-def test_what_is_above_the_top_fills_the_column() -> None:
-    assert plot([250.0, 25.0], 100.0, 1, unicode=True) == ["█▂"]
-    assert plot([5.0], 0.0, 1, unicode=True) == ["█"]
 
 
 @settings(deadline=None)
@@ -114,13 +102,6 @@ def test_enter_shows_graphs_of_the_row_and_the_arrows_choose() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", ["esc", "q", "enter"])
-def test_esc_returns_to_the_table(key: str) -> None:
-    state = replace(UiState(), mode=InputMode.GRAPHS)
-    after, effect = press(state, key, machine(), 3)
-    assert (after.mode, effect) == (InputMode.TABLE, None)
-
-
 # --- where the figures are from ---
 
 
@@ -157,15 +138,6 @@ def test_without_a_history_the_graphs_have_what_top_has_seen() -> None:
     assert [one.most / GIB for one in memory.points] == [1, 2, 3]
     assert (memory.now, memory.most, memory.top) == ("3.0/4.0 GiB", "3 GiB", 4 * GIB)
     assert [one.mean for one in cores.points] == [10.0, 10.0]  # not known: no point
-
-
-def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare.cli.top.graph_source._MOST_SEEN", 16)
-    source = GraphSource(no_history)
-    source.target = TRAIN
-    made = shown(source, *(seen(at) for at in range(100)))
-    assert 10 <= len(made.graphs[0].points) <= 16
-    assert made.graphs[0].points[-1].end == TAKEN + 99
 
 
 def test_a_container_that_has_gone_has_no_graphs() -> None:

@@ -18,9 +18,9 @@ from gpushare.cli.top.keys import (
     prompt,
 )
 from gpushare.cli.top.snapshot import TopSnapshot
-from gpushare.cli.top.view import TableView, index, rows
+from gpushare.cli.top.view import index, rows
 
-from .made import container, machine
+from .made import machine
 
 PAGE = 3
 
@@ -68,12 +68,6 @@ def test_space_folds_a_card_and_unfolds_it() -> None:
     assert len(rows(machine(), typed(" ", state=folded).view)) == 9
 
 
-def test_space_on_a_process_folds_its_container() -> None:
-    state = typed("end", " ")
-    assert state.view.folded == {("container", "c" * 16, 1)}
-    assert rows(machine(), state.view)[at(state)].ident == ("container", "c" * 16, 1)
-
-
 def test_s_selects_the_next_sort_column_and_r_reverses_the_order() -> None:
     assert typed("s").view.sort == "memory"
     assert typed("o", ">").view.sort == "cores"
@@ -93,21 +87,6 @@ def test_a_filter_is_typed_and_escape_takes_it_away() -> None:
     assert typed("esc", state=state).view.filter == ""
     assert typed("esc", state=kept).view.filter == ""
     assert typed("/", "q").mode is InputMode.FILTER
-
-
-@pytest.mark.parametrize("key", ["h", "?", "f1"])
-def test_help_is_left_with_any_key(key: str) -> None:
-    shown = typed(key)
-    assert shown.mode is InputMode.HELP
-    left, effects = typed_with_effects("q", state=shown)
-    assert (left.mode, effects) == (InputMode.TABLE, [])
-
-
-def test_plus_and_minus_change_the_interval_within_bounds() -> None:
-    assert typed("+").view.interval == 2.0
-    assert typed("-").view.interval == 0.5
-    assert typed(*"-" * 9).view.interval == 0.5
-    assert typed(*"+" * 9).view.interval == 10.0
 
 
 @pytest.mark.parametrize("key", ["k", "f9", "p"])
@@ -166,15 +145,3 @@ def test_an_invalid_share_is_reported(entry: str) -> None:
     assert (state.mode, state.unconfirmed) == (InputMode.TABLE, None)
     assert entry in state.message
     assert typed("down", "p", "enter", state=ALLOWED).message == "canceled"
-
-
-def test_a_name_is_no_command_to_the_terminal() -> None:
-    evil = container("\x1b[2J")
-    state = UiState(mode=InputMode.CONFIRM, unconfirmed=ShareChange(evil, None, 3))
-    assert "\x1b" not in prompt(state)
-
-
-def test_keys_on_a_machine_with_nothing_do_nothing() -> None:
-    for key in ("up", "end", "enter", "right", "pagedown", "s", "i"):
-        state = typed(key, snapshot=TopSnapshot(0.0))
-        assert replace(state.view, sort="name", detail=False) == TableView()

@@ -12,8 +12,8 @@ import pytest
 
 from gpushare.cli.top.render import plain_text as text
 from gpushare.cli.top.view import TableView
-from tests.unit.cli.conftest import CARD, tenant
-from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.conftest import CARD
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 from .made import machine
 
@@ -38,11 +38,6 @@ def test_once_in_ascii_is_this() -> None:
     assert text(machine(), TableView(), unicode=False) + "\n" == GOLDEN.read_text()
 
 
-def test_warnings_stand_below_the_table(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["tenants"] = rows(tenant("train", 5, 4, warnings=["it is over\x1b[2J"]))
-    assert cli("top", "--once").output.splitlines()[-2:] == ["", "it is over?[2J"]
-
-
 def test_once_as_json_is_one_document(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001
     for words in (("top", "--once", "--json"), ("--json", "top", "--once")):
         document = json.loads(cli(*words).stdout)
@@ -62,10 +57,3 @@ def test_filter_sort_and_shape_are_chosen_on_the_command_line(
     assert " CARD " in flat[3]
     assert [line.split()[1] for line in flat[4:] if "▾" in line] == ["serve", "train"]
     assert cli("top", "--once", "--sort", "height").exit_code == 2
-
-
-def test_where_there_is_no_terminal_it_says_what_to_do(cli: Cli, daemon: AnsweringDaemon) -> None:
-    result = cli("top")
-    assert result.exit_code == 1
-    assert "Use --once" in result.stderr
-    assert daemon.requests == []

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpushare.cli.top.columns import COLUMNS
 from gpushare.cli.top.snapshot import TopCard, TopContainer, TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView, index, rows
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.rows import GIB
 
-from .made import TAKEN, card, container, machine, process
+from .made import TAKEN, card, container, machine
 
 
 def shown(snapshot: TopSnapshot, view: TableView) -> list[str]:
@@ -79,13 +78,6 @@ def test_a_card_s_containers_are_in_the_order_of_a_column(
     assert names(snapshot, TableView(sort=sort, reverse=reverse)) == order
 
 
-def test_every_column_orders_containers_of_which_nothing_is_known() -> None:
-    nothing: Any = {"cores_got": None, "throttled": None, "processes": (process(2),)}
-    snapshot = TopSnapshot(0.0, (card(),), (container("x", **nothing), container("y", **nothing)))
-    for column in COLUMNS:
-        assert sorted(names(snapshot, TableView(sort=column.key))) == ["x", "y"]
-
-
 def test_a_filter_leaves_containers_and_processes_of_that_name() -> None:
     assert shown(machine(), TableView(filter="SERV")) == ["card 0", "  serve", "    python"]
     assert shown(machine(), TableView(filter="kernel")) == ["card 1", "  notebook", "    kernel"]
@@ -132,18 +124,3 @@ def test_a_container_on_two_cards_is_on_each_with_the_processes_that_are_there()
     assert [(one.pid, one.bytes, one.utilization) for one in shown.on(1)[0].processes] == [
         (4242, GIB, 6)
     ]
-
-
-def test_a_card_has_the_sums_of_its_containers_quotas_and_use() -> None:
-    first, second = machine().cards
-    assert first.cores("1s").text == "70.8"
-    used = sum(one.part["used_bytes"] for one in machine().on(0))
-    assert first.used_bytes == used + CARD["non_tenant_bytes"]
-    assert second.cores("1s").text == "-"
-
-
-def test_a_sum_with_a_figure_of_the_driver_is_in_whole_percent_too() -> None:
-    alone = tenant(
-        "train", 1, 4, compute={"cores_source": "driver", "gate": "open"}, cores_got=97.4
-    )
-    assert snapshot_of([CARD], [alone], TAKEN).cards[0].cores("1s").text == "~97"
