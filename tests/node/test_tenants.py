@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from gpushare.daemon.eviction.preconditions import CannotRestore
+
 from .node import StoryNode, node
 
 
@@ -28,6 +32,13 @@ def test_what_is_set_holds_until_it_is_reset(tmp_path: Path) -> None:
         assert quota(one) == 20 << 30
         one.ask("set", name="a", reset="memory")
         assert quota(one) == 10 << 30
+
+
+def test_it_moves_to_no_card_that_does_not_exist(tmp_path: Path) -> None:
+    with node(tmp_path) as one:
+        one.opens("a", "10GiB")
+        with pytest.raises(CannotRestore, match="card 7 does not exist"):
+            one.ask("move", name="a", card="7")
 
 
 def quota(one: StoryNode) -> int:
