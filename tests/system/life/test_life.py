@@ -20,7 +20,7 @@ import pytest
 from tests.system.low_level import CallOutcome
 from tests.system.waiting import wait_until
 
-from .pair import CREATED, Life, RuntimePair, process_of
+from .pair import CREATED, Life, RuntimePair, process_of, script_with
 
 SLEEP = ("sleep", "1000")
 #: A hook of the bundle's own that says it is there, and waits to be let go.
@@ -260,6 +260,23 @@ def test_the_init_is_its_subreapers_child(pair: RuntimePair) -> None:
 
 
 @CREATED
+def test_sockets_of_a_service_arrive_at_create(pair: RuntimePair) -> None:
+    """LISTEN_PID names the runtime's process, whichever that is."""
+    (pair.folder / "three").write_text("three\n")
+    opened = script_with(f'exec 3<"{pair.folder}/three"; export LISTEN_FDS=1 LISTEN_PID=$$')
+
+    def script(life: Life) -> str:
+        life.bundle("sh", "-c", "cat <&3; echo $LISTEN_FDS $LISTEN_PID")
+        assert life.create(before=opened).status == 0, life.said()
+        life.call("start", life.id)
+        life.ended()
+        return life.said()
+
+    said = pair.same(script)
+    assert pair.is_crun or said == "three\n1 1\n"
+
+
+@CREATED
 def test_nothing_is_open_in_the_container_that_the_caller_did_not_open(pair: RuntimePair) -> None:
     def script(life: Life) -> str:
         life.bundle("sh", "-c", 'for fd in /proc/self/fd/*; do echo "${fd##*/}"; done')
@@ -269,3 +286,15 @@ def test_nothing_is_open_in_the_container_that_the_caller_did_not_open(pair: Run
         return life.said()
 
     assert pair.same(script).split()[:3] == ["0", "1", "2"]
+
+
+@CREATED
+@pytest.mark.parametrize("command", [("/nonexistent",), ("",)], ids=repr)
+def test_a_create_that_fails_leaves_nothing(pair: RuntimePair, command: tuple[str, ...]) -> None:
+    def script(life: Life) -> int:
+        life.bundle(*command, mounts=[{"destination": "/x", "type": "bind", "source": "/no/where"}])
+        status = life.create().status
+        life.traces()
+        return status
+
+    assert pair.same(script) != 0
