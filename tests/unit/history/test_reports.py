@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.errors import UserError
 from gpushare.events import KEPT
-from gpushare.history.reports import REPORTS, make_report
+from gpushare.history.reports import make_report
 from gpushare.history.reports.columns import ReportTable
 from gpushare.history.reports.compliance import COMPLIANCE_EVENTS
 from gpushare.history.reports.oom import OOM_EVENTS
@@ -294,10 +294,3 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
 def test_the_events_that_reports_read_are_kept() -> None:
     read_events = {*COMPLIANCE_EVENTS, *IDLE_EVENTS, *OOM_EVENTS}
     assert read_events <= KEPT
-
-
-def test_columns_are_told_apart_by_heading_and_key() -> None:
-    for report in REPORTS.values():
-        for names in ([one.heading for one in report.columns], [one.key for one in report.columns]):
-            assert len(names) == len(set(names))
-        assert all(one.meaning.endswith(".") for one in report.columns)

@@ -39,10 +39,3 @@ def test_an_ascii_terminal_gets_only_ascii(text: str) -> None:
 
 def test_the_whole_page_fits_a_terminal_of_80_columns_and_24_lines() -> None:
     assert help_lines(UiState(may_change=True), Size(80, 24)) == (HELP + CHANGES).splitlines()
-
-
-@pytest.mark.parametrize("columns", [30, 50, 79])
-def test_no_word_is_lost_on_a_narrower_one(columns: int) -> None:
-    lines = help_lines(UiState(may_change=True), Size(columns, 200))
-    assert max(map(len, lines)) <= columns
-    assert " ".join(lines).split() == (HELP + CHANGES).split()
