@@ -40,6 +40,7 @@ from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket, Watchdog
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import History
+from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
 from gpushare.errors import UserError, exit_with
 from gpushare.host.driver import device_nodes
@@ -110,17 +111,20 @@ def run(config: Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listener = StartingSocket(config.socket, reload.read_gid(config))
     try:
-        loop = Loop()
+        loop, known = Loop(), KnownTenants()
         # Every event is kept from now on: the rest may log something.
         history = History(
-            config.state_dir, boot_id(), days=config.history_days, most_bytes=config.history_bytes
+            config.state_dir,
+            boot_id(),
+            days=config.history_days,
+            most_bytes=config.history_bytes,
+            name_of=known.name_of,
         )
         attach_listener(history.note)
         mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
         threads = Threads.start()
-        state = build_state(config, loop, threads, mounts)
-        state.history, history.name_of = history, state.ledger.name_of
-        state.metrics_history = _metrics_history(state)
+        state = build_state(config, loop, threads, mounts, known)
+        state.history, state.metrics_history = history, _metrics_history(state)
         try:
             _serve(state, threads, loop, listener)
         finally:

@@ -15,7 +15,7 @@ from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.audit.audit import Audit, MpsBypass
 from gpushare.daemon.core.log import log, set_owner_lookup
-from gpushare.daemon.core.loop import DaemonClock, Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
 from gpushare.daemon.freezer import Freezer
@@ -33,7 +33,7 @@ from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.service.control_server import BoundOperation
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import KnownTenants, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.metrics import keep_last_figures
 from gpushare.errors import UserError
@@ -89,15 +89,16 @@ def build_state(
     loop: Loop,
     threads: Threads,
     mounts: TenantMounts,
-    clock: DaemonClock | None = None,
+    known: KnownTenants,
 ) -> DaemonState:
     """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
     try:
         machine = elf.this_platform()
     except ValueError as error:
         raise CannotStart(str(error)) from error
-    ledger = Ledger(config.run_dir / "ledger", boot_id(), submit=threads.decide.submit)
-    set_owner_lookup(ledger.owner_of)
+    set_owner_lookup(known.owner_of)
+    folder, submit = config.run_dir / "ledger", threads.decide.submit
+    ledger = Ledger(folder, boot_id(), submit=submit, known=known)
     if mounts.warning:
         log("mount-namespace-isolated", "warning", note=mounts.warning)
     node, observed, tenants = build_node(config, machine), Observations(), Tenants()
@@ -117,7 +118,6 @@ def build_state(
         requests=threads.requests,
         freezing=threads.freezing,
         names=threads.names,
-        clock=clock or DaemonClock(),
     )
 
 

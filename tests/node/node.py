@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.service.control_server import ControlRequest, Peer, find_operation
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fake_checkpoints import FakeCheckpoints
@@ -189,7 +190,8 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
         evict=InlineWorker(turns, "evict"),
     )
     mounts = fakes.PlainDirectories(config.run_dir / "tenants")
-    state = build_state(config, loop, threads, mounts, DaemonClock(hands.wall, hands.boot))
+    state = build_state(config, loop, threads, mounts, KnownTenants())
+    state = replace(state, clock=DaemonClock(hands.wall, hands.boot))
     if is_first:
         state.ledger.confirm()  # as gpushared does once it has looked for its tenants
     driver = fakes.FakeDriver(*(fakes.card(index, gib) for index in range(cards)))

@@ -47,7 +47,7 @@ from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
-from gpushare.daemon.placement.waiting import WaitingRequest
+from gpushare.daemon.placement.waiting import QueueState, WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -129,7 +129,7 @@ class Evictions:
         self._room.refused.clear()
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
-        fits = has_place(request, "", self._state)
+        fits = has_place(request, "", self._state.queue, self._state.node)
         make = partial(self._room.make, fits, reason, is_online=is_online)
         try:
             with self._claimed():
@@ -322,7 +322,7 @@ class Evictions:
             return
         if not self._room.candidates(is_online=entry.is_online, besides=""):
             return
-        fits = has_place(entry.request, entry.ticket, state)
+        fits = has_place(entry.request, entry.ticket, state.queue, state.node)
         reason = f"{ticket.name or ticket.title} had no room"
         with self._claimed():
             has_room = self._room.make(fits, reason, is_online=entry.is_online)
@@ -336,7 +336,7 @@ class Evictions:
                 self._restore(record, "", "call", "")
             except NoRoom:
                 reason = f"{record.title} uses its card again"
-                fits = has_room_again(record, self._state)
+                fits = has_room_again(record, self._state.queue)
                 with self._claimed():
                     if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
                         raise
@@ -582,26 +582,23 @@ class RoomMaker:
         return False
 
 
-def has_place(request: PlacementRequest, own: str, state: DaemonState) -> Fits:
+def has_place(request: PlacementRequest, own: str, queue: QueueState, node: Node) -> Fits:
     """Return whether `request` has a place on cards that are not withheld for others than `own`."""
 
     def fits(capacities: Sequence[CardCapacity]) -> bool:
-        opened, links = (
-            state.queue.open_to(own, capacities, request.rank),
-            state.node.loaded().links,
-        )
+        opened = queue.open_to(own, capacities, request.rank)
         with contextlib.suppress(UserError):
-            return bool(place_request(request, opened, links))
+            return bool(place_request(request, opened, node.loaded().links))
         return False
 
     return fits
 
 
-def has_room_again(record: TenantRecord, state: DaemonState) -> Fits:
+def has_room_again(record: TenantRecord, queue: QueueState) -> Fits:
     """Return whether an evicted tenant has room on its own cards, as `has_place`."""
 
     def fits(capacities: Sequence[CardCapacity]) -> bool:
-        opened = state.queue.open_to(record.key, capacities, rank_of(record))
+        opened = queue.open_to(record.key, capacities, rank_of(record))
         by_uuid = {capacity.card.uuid: capacity for capacity in opened}
         return all(
             allocation.uuid in by_uuid and not why_no_room(record, number, by_uuid[allocation.uuid])

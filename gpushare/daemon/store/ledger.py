@@ -95,6 +95,23 @@ class Records:
         return {other: record for other, record in self.by_file.items() if other != file}
 
 
+class KnownTenants:
+    """The tenants that the ledger last published, for the log and the history, made before it."""
+
+    def __init__(self) -> None:
+        self.tenants: Mapping[str, TenantRecord] = {}
+
+    def owner_of(self, key: str) -> str:
+        """Return what the events of tenant `key` are charged to beside itself, or ""."""
+        record = self.tenants.get(key)
+        return "" if record is None else record.owner
+
+    def name_of(self, key: str) -> tuple[str, str] | None:
+        """Return the id and the title of tenant `key`, None where it is not recorded."""
+        record = self.tenants.get(key)
+        return None if record is None else (record.id, record.title)
+
+
 class Ledger:
     """The ledger in `folder`, with its copies in the folder `copies` beside it. LedgerError.
 
@@ -106,7 +123,7 @@ class Ledger:
     can be read, and why. Unless it `is_complete`, there may have been others.
 
     `integrity` is told that the ledger and its copies were lost, before anything is changed.
-    `submit` has the thread that writes run a job.
+    `submit` has the thread that writes run a job. `known` is given what is recorded.
     """
 
     def __init__(
@@ -115,8 +132,10 @@ class Ledger:
         boot_id: str,
         *,
         submit: Callable[[Callable[[], None]], None] = lambda job: job(),
+        known: KnownTenants | None = None,
     ) -> None:
         self.folder = folder
+        self._known = known or KnownTenants()
         self.integrity = IntegrityCheck(folder.with_name("integrity-lost"), boot_id)
         self.changed = ChangeSignal()
         self.fault = ""
@@ -206,16 +225,6 @@ class Ledger:
         self._remove(file)
         self.freezes.forget(file)
         self._publish(self._records.without(file))
-
-    def owner_of(self, key: str) -> str:
-        """Return what the events of tenant `key` are charged to beside itself, or ""."""
-        record = self.entries.get(key)
-        return "" if record is None else record.owner
-
-    def name_of(self, key: str) -> tuple[str, str] | None:
-        """Return the id and the title of tenant `key`, None where it is not recorded."""
-        record = self.entries.get(key)
-        return None if record is None else (record.id, record.title)
 
     def is_frozen(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be; not for a kill."""
@@ -326,6 +335,7 @@ class Ledger:
 
     def _publish(self, records: Mapping[str, Record]) -> None:
         self._records = Records(records)
+        self._known.tenants = self._records.tenants
         self.changed()
 
     def _end_ticket(self, ticket: TicketRecord) -> None:
