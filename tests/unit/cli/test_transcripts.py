@@ -350,6 +350,12 @@ def happened() -> Iterable[Scene]:
     yield Scene({}, tuple(f"history --since={text!r}" for text in wrong))
 
 
+def documented() -> Iterable[Scene]:
+    """Yield a scene of `explain`, which asks nobody."""
+    codes = ("no-room", "xid-79", "nvml 2", "exit-3", "tenant-frozen", "nosuch")
+    yield Scene({}, tuple(f"explain {code}" for code in codes))
+
+
 def dated(request: Reply) -> Reply:
     """Return the request, whose time is in seconds before now."""
     ago = {"since": round(time.time() - request["since"], -2)} if "since" in request else {}
@@ -359,7 +365,7 @@ def dated(request: Reply) -> Reply:
 def transcripts() -> Iterable[str]:
     """Run every scene; yield commands, their requests (>), what they print, and their status."""
     with tempfile.TemporaryDirectory() as folder:
-        for scene in (*shown_status(), *changes(), *explained(), *happened()):
+        for scene in (*shown_status(), *changes(), *explained(), *happened(), *documented()):
             path = Path(folder, "control.sock")
             daemon = AnsweringDaemon(path, {**answers(), **scene.answers})
             with daemon.answering():
