@@ -79,7 +79,7 @@ class Snapshot:
     def document(self) -> dict[str, Any]:
         """Return the rows for `kubectl gpushare`; no `daemon`: it did not respond.
 
-        The host's own processes are not in it: who may read a node's metrics need not know them.
+        The host's own processes are not in it: a reader of a node's metrics need not know them.
         """
         daemon = None if self.metrics is None else self.metrics.node
         cards = [{**card, "non_tenant_processes": []} for card in self.cards]

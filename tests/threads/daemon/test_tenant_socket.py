@@ -249,3 +249,23 @@ def test_an_ended_tenants_messages_are_not_logged(
             other.connect(str(tmp_path / abi.SOCKET_NAME))
     loop._run_due()
     assert logged == []
+
+
+def lack(card: int, size: int) -> bytes:
+    return abi.SHORTFALL.pack(abi.MESSAGE_SHORTFALL, card, 7, 8, size)
+
+
+def test_shortfall_reports_are_limited_to_four_a_second(
+    tenant: TenantSocket, caller: socket.socket
+) -> None:
+    told: list[tuple[int, int]] = []
+    tenant.shortfall.listeners.append(lambda card, size: told.append((card, size)))
+    for _ in range(50):
+        caller.send(lack(3, 1 << 40))
+        assert hear(tenant)
+    assert told == [(3, 1 << 40)] * 8
+    for second in range(1, 11):
+        for _ in range(5):
+            caller.send(lack(0, 1))
+            assert hear(tenant, float(second))
+    assert len(told) == 8 + 40
