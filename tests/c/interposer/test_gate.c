@@ -79,6 +79,20 @@ static void closed_waits(void)
 	CHECK(own_work().forced == before.forced);
 }
 
+static void window_bounds(void)
+{
+	uint64_t most = 0;
+
+	gate_set(GPUSHARE_GATE_WINDOW);
+	for (int i = 0; i < 300; i++) {
+		launch(100 * MICROSECOND);
+		const uint64_t pending = own_work().pending_ns;
+		most = pending > most ? pending : most;
+	}
+	until_idle();
+	CHECK(most > 0 && most <= the_gate()->in_flight_max_ns);
+}
+
 /* How much more was counted than the card has served; less by one timing event at most. */
 static uint64_t counted_too_much(void)
 {
@@ -278,6 +292,7 @@ int main(void)
 	gate_program_start();
 	TEST(metered_counts_and_rings);
 	TEST(closed_waits);
+	TEST(window_bounds);
 	TEST(the_counted_time_is_the_served_time);
 	TEST(closing_stops_launching_threads);
 	TEST(a_wait_ends_at_its_longest);
