@@ -543,7 +543,7 @@ _TYPES: Final = {
 def load_schema() -> dict[str, Any]:
     """Return the JSON schema, from the source tree or from beside the installed package."""
     installed = [Path(folder) for folder in gpushare.__path__]
-    for place in (Path(__file__).parents[2] / "configs", *installed):
+    for place in (Path(__file__).parents[1] / "configs", *installed):
         if (place / NAME).is_file():
             schema: dict[str, Any] = json.loads((place / NAME).read_text(encoding="utf-8"))
             return schema

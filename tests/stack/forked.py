@@ -23,7 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+#: Where `tests` was imported from, which need not be the checkout (tools/gpu/carried.sh).
+_ROOT: Final = Path(__file__).absolute().parents[2]
 
 
 class Forked:
