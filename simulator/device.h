@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 6
+#define SIM_LAYOUT 7
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -38,6 +38,8 @@
 #define SIM_PIECES 4096	 /* of one card's memory that other processes may hold too */
 #define SIM_BUSY_BUCKETS 11
 #define SIM_BUSY_BUCKET_NS UINT64_C(100000000)
+#define SIM_PERIODS 64 /* NVML's samples of who uses a card, */
+#define SIM_PERIOD_NS UINT64_C(200000000)
 #define SIM_FILE_BYTES (UINT64_C(128) << 20)
 
 /* One card, as in its profile. Written before the first process maps the file. */
@@ -117,6 +119,14 @@ struct sim_busy {
 	uint64_t ns[SIM_BUSY_BUCKETS];
 };
 
+/* How busy a card was in a period of its clock, all of it counted for the process that had the card
+ * last (seen on an H100: simulator/README.md). */
+struct sim_period {
+	uint64_t epoch;
+	uint32_t busy_ns;
+	uint32_t process; /* its place */
+};
+
 /* The memory that one process holds on one card, without the pieces that it keeps (piece.h). */
 struct sim_share {
 	uint64_t used_bytes;
@@ -128,7 +138,6 @@ struct sim_share {
 	uint64_t mps_client;
 	uint64_t evicted_bytes; /* of a checkpointed process: what it held here, */
 	uint64_t evicted_contexts;
-	struct sim_busy busy;
 };
 
 /* Memory that its creator shared with others: on one process's account, the keeper's, as long as
@@ -182,6 +191,7 @@ struct sim_card {
 	uint32_t pieces_high;
 	uint32_t reserved;
 	struct sim_busy busy;
+	struct sim_period periods[SIM_PERIODS];
 	struct sim_limit limits[SIM_LIMITS];
 	struct sim_piece pieces[SIM_PIECES];
 	struct sim_share shares[SIM_PROCESSES];

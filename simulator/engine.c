@@ -35,6 +35,37 @@ static void busy_add(struct sim_busy *busy, uint64_t from, uint64_t to)
 	}
 }
 
+static void period_add(struct sim_card *card, uint32_t process, uint64_t from, uint64_t to)
+{
+	while (from < to) {
+		uint64_t epoch = from / SIM_PERIOD_NS;
+		uint64_t end = least(to, (epoch + 1) * SIM_PERIOD_NS);
+		struct sim_period *period = &card->periods[epoch % SIM_PERIODS];
+
+		if (period->epoch != epoch)
+			*period = (struct sim_period){.epoch = epoch};
+		period->busy_ns += (uint32_t)(end - from);
+		period->process = process;
+		from = end;
+	}
+}
+
+uint64_t busy_sampled_ns(const struct sim_card *card, uint32_t process, uint64_t first,
+	uint64_t last, uint64_t *newest)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t epoch = first; epoch <= last; epoch++) {
+		const struct sim_period *period = &card->periods[epoch % SIM_PERIODS];
+
+		if (period->epoch != epoch || period->process != process)
+			continue;
+		sum += period->busy_ns;
+		*newest = epoch;
+	}
+	return sum;
+}
+
 unsigned int busy_percent(const struct sim_busy *busy, uint64_t now)
 {
 	uint64_t epoch = now / SIM_BUSY_BUCKET_NS;
@@ -67,12 +98,11 @@ static void reach_markers(struct sim_context *context, uint64_t from, uint64_t s
 /* The running context has the card from the card's clock to `to`. */
 static void serve(struct sim_card *card, struct sim_context *context, uint64_t to)
 {
-	uint32_t process = tag_process(atomic_load(&context->owner));
 	uint64_t from = card->clock_ns;
 	uint64_t before = atomic_fetch_add(&context->served_ns, to - from);
 
 	busy_add(&card->busy, from, to);
-	busy_add(&card->shares[process].busy, from, to);
+	period_add(card, tag_process(atomic_load(&context->owner)), from, to);
 	reach_markers(context, from, before);
 	card->clock_ns = to;
 }

@@ -34,6 +34,11 @@ void engine_context_drop(struct sim_context *context);
 uint64_t engine_marker_add(struct sim_context *context, uint64_t now);
 bool engine_marker_room(const struct sim_context *context);
 
+/* Nanoseconds in which a card was busy in the periods `first` to `last` that are counted for
+ * `process`; `newest` is the last of those, if any. Under the lock, settled. */
+uint64_t busy_sampled_ns(const struct sim_card *card, uint32_t process, uint64_t first,
+	uint64_t last, uint64_t *newest);
+
 /* Share of the second before `now` in which `busy` was, in percent. Under the lock, settled. */
 unsigned int busy_percent(const struct sim_busy *busy, uint64_t now);
 

@@ -98,6 +98,7 @@ class ComputeUsage:
     lately_percent: float | None = None  # the driver's over two seconds
     claimed_percent: float | None = None  # what its processes claim, over ten seconds
     ungated_percent: float | None = None  # of that, submitted at a closed gate
+    owed_percent: float = 0.0  # by what the driver's figure is surely above the charge
     is_compared: bool = False  # both the gate and the driver have figures
     gate_bypassed: bool = False
     charged_percent: float | None = None  # by its gate, over ten seconds

@@ -131,20 +131,23 @@ def divide(whole: int, weights: Mapping[str, int]) -> dict[str, int]:
     return parts
 
 
-_CORRECTED_PERCENT: Final = 5.0  # of the card: less may be rounding, and sampling
+CORRECTED_PERCENT: Final = 5.0  # of the card: less may be rounding
 
 
 def charge_corrections(figures: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Return by how many percent of a card the charges are wrong, by key, where they are.
 
-    `figures` are what the driver measured of each tenant of the card, and what it was charged. A
-    tenant that got more than its charge owes the difference. What a tenant did not get although it
-    was charged for it is only given back as far as other tenants owe it: the driver's figures do
-    not contain everything that is charged, such as copies.
+    `figures` are of each tenant of the card what it surely got beyond its charge, and the driver's
+    figure less the charge. A tenant owes the former. What a tenant did not get although it was
+    charged for it is only given back as far as other tenants owe it: the driver's figures do not
+    contain everything that is charged, such as copies.
     """
-    differences = {key: measured - charged for key, (measured, charged) in figures.items()}
-    owed = {key: more for key, more in differences.items() if more > _CORRECTED_PERCENT}
-    missed = {key: -more for key, more in differences.items() if more < -_CORRECTED_PERCENT}
+    owed = {key: surely for key, (surely, _) in figures.items() if surely > 0}
+    missed = {
+        key: -more
+        for key, (_, more) in figures.items()
+        if key not in owed and more < -CORRECTED_PERCENT
+    }
     part = min(1.0, sum(owed.values()) / sum(missed.values())) if missed else 0.0
     return owed | {key: -more * part for key, more in missed.items() if part}
 

@@ -8,6 +8,7 @@ are bytes, times seconds since the epoch. Each counter names its start, at which
 
 from __future__ import annotations
 
+import math
 from typing import Final, TypedDict
 
 #: The keys of `TenantCard.kinds`, exactly these.
@@ -29,6 +30,8 @@ KINDS: Final = (
 #: The action for a non-tenant process: none for a host process, `audit.unallocated` of
 #: gpushare.yaml for a process of a container.
 ACTIONS: Final = ("ignore", "warn", "kill")
+
+_SAMPLED_SECONDS: Final = 0.2
 
 #: The states of an eviction. Only in the second one the tenant has nothing of its cards.
 EVICTION_STATES: Final = ("evicting", "evicted", "restoring", "failed")
@@ -135,6 +138,17 @@ class CardComputeUsage(TypedDict):
     is_hung: bool  # work is pending that appears never to complete
     driver_utilization: float | None  # by the driver, over 10 s; None: not reported
     gate_bypassed: bool  # clearly more than it claims, or launched at a closed gate
+
+
+def chance_percent(percent: float, seconds: float) -> float:
+    """Return how far from `percent` of a card the driver's figure over `seconds` may be by chance.
+
+    The driver counts each 0.2 s of a card for the one process that had it last (seen on an H100
+    with driver 580), so that its figure is a number of samples: one in 16,000 is beyond four
+    standard deviations.
+    """
+    part = min(percent, 100.0) / 100
+    return 400 * math.sqrt(part * (1 - part) * _SAMPLED_SECONDS / max(seconds, _SAMPLED_SECONDS))
 
 
 class TenantCard(TypedDict):

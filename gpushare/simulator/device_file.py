@@ -18,7 +18,7 @@ from typing import Any, Final
 import gpushare
 
 MAGIC: Final = 0x31306D6973757067
-LAYOUT: Final = 6
+LAYOUT: Final = 7
 FILE_BYTES: Final = 128 << 20
 CARDS_MOST: Final = 16
 VERSION_BYTES: Final = 80

@@ -50,7 +50,10 @@ struct process {
 	uint32_t gpu_instance; /* UINT32_MAX: none */
 	uint32_t compute_instance;
 	uint64_t used_bytes;
-	unsigned int busy_percent;
+	uint64_t sampled_ns; /* busy_sampled_ns, */
+	uint64_t sampled_epoch;
+	uint64_t sampled_at;	   /* its end, in microseconds of the wall clock, */
+	unsigned int busy_percent; /* and the percent of all periods */
 	bool mps_client;
 };
 

@@ -8,6 +8,7 @@
 #include "../piece.h"
 #include "library.h"
 
+#include "clock.h"
 #include "engine.h"
 
 #include <time.h>
@@ -21,14 +22,19 @@ static struct process *find(struct process *processes, unsigned int count, unsig
 	return NULL;
 }
 
-/* Add those of one entry to the first `count`. */
-static unsigned int processes_add(
-	struct sim_card *card, struct process processes[SIM_PROCESSES], unsigned int count)
+/* Epochs of the card's clock; none if `last` is before `first`. */
+struct periods {
+	uint64_t first, last;
+};
+
+/* Add those of one entry to the first `count`, with what was sampled of them. */
+static unsigned int processes_add(struct sim_card *card, struct process processes[SIM_PROCESSES],
+	unsigned int count, const struct periods *periods)
 {
 	const struct sim_profile *profile = card_profile(card);
-	uint64_t now = card_look(card);
 	uint32_t high = atomic_load(&device->processes_high);
 
+	card_look(card);
 	limits_find_all(card, true);
 	for (uint32_t i = 0; i < high; i++) {
 		const struct sim_share *share = &card->shares[i];
@@ -50,7 +56,8 @@ static unsigned int processes_add(
 		}
 		process->mps_client |= share->mps_client != 0;
 		process->used_bytes += process_bytes(card, i) - share->managed_bytes;
-		process->busy_percent += busy_percent(&share->busy, now);
+		process->sampled_ns += busy_sampled_ns(
+			card, i, periods->first, periods->last, &process->sampled_epoch);
 	}
 	card_unlock(card);
 	return count;
@@ -78,16 +85,22 @@ static unsigned int processes_lie(
 	return count;
 }
 
-unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES])
+static unsigned int processes_in(struct sim_card *card, struct process processes[SIM_PROCESSES],
+	const struct periods *periods)
 {
 	unsigned int count = 0;
 
 	for (uint32_t i = 0; i < device_entries(); i++) {
 		if (card_has(card, i))
-			count = processes_add(&device->cards[i], processes, count);
+			count = processes_add(&device->cards[i], processes, count, periods);
 	}
 	return device->faults[card_index(card)].lies ? processes_lie(card, processes, count)
 						     : count;
+}
+
+unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES])
+{
+	return processes_in(card, processes, &(struct periods){.first = 1});
 }
 
 /* As in all of the lists: return the number if there is no room for the entries. */
@@ -198,31 +211,58 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(
 	return status;
 }
 
-static unsigned long long wall_microseconds(void)
+static int64_t wall_less_clock_ns(void)
 {
-	struct timespec now;
+	struct timespec wall;
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+	clock_gettime(CLOCK_REALTIME, &wall);
+	return (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)clock_ns();
 }
 
-/* One sample for each process, of the last second; none that the caller has seen already. */
+/* The processes that periods which ended after `last_seen` are counted for: how busy they had the
+ * card over all of these periods, and the end of the last of them. */
+static unsigned int sampled(struct sim_card *card, struct process processes[SIM_PROCESSES],
+	unsigned long long last_seen)
+{
+	const int64_t ahead_ns = wall_less_clock_ns();
+	const int64_t since_ns = (int64_t)(last_seen * 1000) - ahead_ns;
+	struct periods periods = {.last = clock_ns() / SIM_PERIOD_NS - 1};
+	unsigned int kept = 0;
+
+	periods.first = periods.last - (SIM_PERIODS - 2);
+	if (since_ns >= (int64_t)((periods.first + 1) * SIM_PERIOD_NS))
+		periods.first = (uint64_t)since_ns / SIM_PERIOD_NS;
+	if (periods.first > periods.last)
+		return 0;
+	unsigned int count = processes_in(card, processes, &periods);
+	for (unsigned int i = 0; i < count; i++) {
+		struct process *process = &processes[i];
+		uint64_t all_ns = (periods.last - periods.first + 1) * SIM_PERIOD_NS;
+
+		if (process->sampled_ns == 0)
+			continue;
+		process->busy_percent = (unsigned int)(process->sampled_ns * 100 / all_ns);
+		process->sampled_at =
+			((process->sampled_epoch + 1) * SIM_PERIOD_NS + (uint64_t)ahead_ns) / 1000;
+		processes[kept++] = *process;
+	}
+	return kept;
+}
+
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle,
 	nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long last_seen)
 {
 	struct process processes[SIM_PROCESSES];
-	unsigned long long now = wall_microseconds();
 	nvmlReturn_t status;
-	unsigned int found;
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
-	found = now > last_seen ? processes_on(card, processes) : 0;
+	unsigned int found = sampled(card, processes, last_seen);
 	REQUIRE(found > 0, NVML_ERROR_NOT_FOUND);
 	status = check_room(count, found, samples);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < found; i++)
 		samples[i] = (nvmlProcessUtilizationSample_t){.pid = processes[i].pid,
-			.timeStamp = now,
+			.timeStamp = processes[i].sampled_at,
 			.smUtil = processes[i].busy_percent};
 	return status;
 }
@@ -231,20 +271,19 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
 	nvmlDevice_t handle, nvmlProcessesUtilizationInfo_v1_t *info)
 {
 	struct process processes[SIM_PROCESSES];
-	unsigned long long now = wall_microseconds();
 	nvmlReturn_t status;
-	unsigned int found;
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(info, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(info->version == NVML_STRUCTURE_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1),
 		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-	found = now > info->lastSeenTimeStamp ? processes_on(card, processes) : 0;
+	unsigned int found = sampled(card, processes, info->lastSeenTimeStamp);
 	REQUIRE(found > 0, NVML_ERROR_NOT_FOUND);
 	status = check_room(&info->processSamplesCount, found, info->procUtilArray);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < found; i++)
-		info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.timeStamp = now,
-			.pid = processes[i].pid,
-			.smUtil = processes[i].busy_percent};
+		info->procUtilArray[i] =
+			(nvmlProcessUtilizationInfo_v1_t){.timeStamp = processes[i].sampled_at,
+				.pid = processes[i].pid,
+				.smUtil = processes[i].busy_percent};
 	return status;
 }

@@ -61,6 +61,7 @@ _PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is t
 #: As NVML's functions have them. A client of an MPS server may be in the last one only.
 _PROCESS_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
 #: Between two readings of the sensors.
+_SHARES_MICROSECONDS: Final = 1_000_000
 _SENSOR_SECONDS: Final = 10.0
 _EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
 
@@ -126,7 +127,6 @@ class Devices:
             raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
         call(pynvml.nvmlInit)
         self._uuids: dict[int, str] = {}  # by index, as last reported
-        self._newest_shares: dict[str, int] = {}  # newest utilization sample by uuid, microseconds
         self._handles: dict[str, Any] = {}
         self._events: Any = None
         self._lists = {kind: self._list(kind) for kind in _PROCESS_LISTS}
@@ -171,7 +171,9 @@ class Devices:
             count = call(pynvml.nvmlDeviceGetCount)
             driver, cards = call(pynvml.nvmlSystemGetDriverVersion), self._reported["cards"]
             return (driver, count) == (self._reported["driver"], len(cards)) and all(
-                card.get("busy") == 0 and {**card, **figures(card["index"])} == card
+                card.get("busy") == 0
+                and not card["shares"]
+                and {**card, **figures(card["index"])} == card
                 for card in cards
             )
         except (NvmlError, pynvml.NVMLError):
@@ -274,7 +276,7 @@ class Devices:
                 "error": str(error),
                 "lost": error.code in GONE,
             }
-        card["shares"] = self._shares(handle, card["uuid"])
+        card["shares"] = self._shares(handle)
         busy = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, handle)  # None: under MIG
         if busy is not None:
             card["busy"] = int(busy.gpu)
@@ -288,7 +290,7 @@ class Devices:
         mps = self._others("MPSCompute", handle) if compute else []
         total, _, used = memory_of(handle)
         # Taken before and after the lists: what changed between is no contradiction.
-        lists = {"compute": compute, "graphics": graphics, "mps": mps, "shares": []}
+        lists = {"compute": compute, "graphics": graphics, "mps": mps, "shares": None}
         return {**lists, "total": total, "used": max(used, before[2])}
 
     def _processes(self, kind: str, handle: Any) -> list[list[int | None]]:
@@ -329,24 +331,27 @@ class Devices:
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         return getattr(self._library, f"{name}_v3", getattr(self._library, f"{name}_v2", None))
 
-    def _shares(self, handle: Any, uuid: str) -> list[list[int]]:
-        """Return pid and percent of the card's time since the last look, where it is known."""
+    def _shares(self, handle: Any) -> list[list[int]] | None:
+        """Return pid and percent of the card's time in the last second; None: not known.
+
+        A process that is not listed had nothing. The driver counts each 0.2 s of a card for the one
+        process that had it last, and reports the mean since a moment (seen on an H100), so that
+        figures add up only if all are asked for since the same moment, and several samples ago.
+        """
         function = getattr(self._library, "nvmlDeviceGetProcessUtilization", None)
         if function is None:
-            return []
-        since = ctypes.c_ulonglong(self._newest_shares.get(uuid, 0))
+            return None
+        since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SHARES_MICROSECONDS)
         try:
             samples = self._fill(
                 _SAMPLE.size, lambda count, room: int(function(handle, room, count, since))
             )
-        except NvmlError:
-            return []  # NOT_FOUND: nothing ran; NOT_SUPPORTED: before Maxwell, or under MIG
+        except NvmlError as error:  # NOT_SUPPORTED: before Maxwell, or under MIG
+            return [] if error.code == pynvml.NVML_ERROR_NOT_FOUND else None
         newest: dict[int, tuple[int, int]] = {}
         for pid, moment, kernels, memory in _SAMPLE.iter_unpack(samples):
             # Copies run on engines of their own: only the memory shows them (nvml.h).
             newest[pid] = max(newest.get(pid, (0, 0)), (moment, max(kernels, memory)))
-        if newest:
-            self._newest_shares[uuid] = max(moment for moment, _ in newest.values())
         return [[pid, percent] for pid, (_, percent) in newest.items()]
 
     def _listen(self) -> None:

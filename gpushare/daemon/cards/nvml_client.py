@@ -272,7 +272,8 @@ def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...
     if was is not None and total != was:
         raise InvalidSample(f"{name}: it has {total} bytes in all, and had {was}")
     lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics", "mps")]
-    shares = {int(pid): int(percent) for pid, percent in reported["shares"]}
+    listed_shares = reported["shares"]
+    shares = {int(pid): int(percent) for pid, percent in listed_shares or ()}
     held: dict[int, int | None] = {}
     for listed in lists:
         for pid, size in listed.items():
@@ -282,9 +283,10 @@ def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...
     together = sum(size or 0 for size in held.values())
     if together > used + _SUM_SLACK_BYTES:
         raise InvalidSample(f"{name}: its processes hold {together} bytes, and it {used}")
-    known = {pid: share for pid, share in shares.items() if 0 <= share <= _PERCENT}
+    known = {pid: share if 0 <= share <= _PERCENT else None for pid, share in shares.items()}
+    unlisted = None if listed_shares is None else 0
     return tuple(
-        ProcessUse(pid, size, known.get(pid), is_mps=pid in lists[-1])
+        ProcessUse(pid, size, known.get(pid, unlisted), is_mps=pid in lists[-1])
         for pid, size in sorted(held.items())
     )
 

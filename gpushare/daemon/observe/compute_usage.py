@@ -6,10 +6,10 @@ it waited. An open gate counts nothing (a tenant alone on a card pays nothing fo
 and whole cards have none: there the driver's own figure stands in, in whole percent. Where a
 scheduler should have written and has not for `_SILENT_NS`, nothing is known.
 
-The driver's figure is compared with the tenant's own claims: clearly more is work that bypasses the
-gate. What others claim never matters for that. A tenant also bypasses the gate if it submits work
-while the gate is closed, or if it used the card and had no window: claims can be forged, and a
-tenant that claims more than its share gets no windows.
+The driver's figure is compared with the tenant's own claims: clearly more, beyond what its sampling
+explains, is work that bypasses the gate. What others claim never matters for that. A tenant also
+bypasses the gate if it submits work while the gate is closed, or if it used the card and had no
+window: claims can be forged, and a tenant that claims more than its share gets no windows.
 
 Where the driver's figure and the charge differ, the charge is corrected: what a tenant got beyond
 its charge counts as its own, and the tenants that were charged for it get it back
@@ -41,9 +41,10 @@ from gpushare.daemon.observed import (
 from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.pages.tenants import Pages, Tenants
-from gpushare.daemon.policy import charge_corrections
+from gpushare.daemon.policy import CORRECTED_PERCENT, charge_corrections
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.protocol.rows import chance_percent
 
 GATE: Final = "gate"
 DRIVER: Final = "driver"
@@ -53,9 +54,10 @@ _SILENT_NS: Final = 5 * abi.GATE_STALE_NS  # two looks of ours
 _APART_NS: Final = _SECOND // 5  # of the points that are kept, and the least that says something
 LATELY: Final = 2  # seconds: one has a figure of a real card, or none
 CHECKED: Final = 10  # seconds, and of them must have been counted
+_SPANS: Final = (CHECKED, max(WINDOWS))  # where much is wrong it shows sooner
 _CHECKED_LEAST_NS: Final = 9 * _SECOND
 _MORE_PERCENT: Final = 10.0  # the driver's measurement above the claims, and
-_MORE_TIMES: Final = 1.3  # how many times as much: less may be rounding, and sampling
+_MORE_TIMES: Final = 1.3  # how many times as much: less may be rounding
 _CORRECTED_LEAST_NS: Final = 3 * _SECOND  # for which the figures are known
 _SEND_NS: Final = 2 * _SECOND  # a correction applies for some seconds after it was sent
 
@@ -150,7 +152,8 @@ class _Course:
             lately_percent=(
                 self._rate("driver_ns", "at_ns", self._since(LATELY)) if says else None
             ),
-            gate_bypassed=self._is_bypassed(checked, driver[CHECKED]),
+            owed_percent=self._owed(since) if says and source == GATE else 0.0,
+            gate_bypassed=says and self._is_bypassed(since),
             got_ns=self._last.got_ns,
             last_active=self._active,
         )
@@ -204,21 +207,40 @@ class _Course:
         percent = self._rate("missed_ns", "known_ns", since)
         return None if percent is None else percent / 100
 
-    def _is_bypassed(self, since: _Point, driver: float | None) -> bool:
-        counted_ns = self._last.counted_ns - since.counted_ns
-        claimed = self._rate("claimed_ns", "counted_ns", since)
-        ungated = self._rate("ungated_ns", "counted_ns", since) or 0.0
-        if driver is None or claimed is None or counted_ns < _CHECKED_LEAST_NS:
+    def _owed(self, since: Mapping[int, _Point]) -> float:
+        """Return by how many percent the driver's figure is above the charge, and not by chance."""
+        for span in _SPANS:
+            driver, charged = self._rate("driver_ns", "at_ns", since[span]), self._got(since[span])
+            if driver is None or charged is None:
+                continue
+            seconds = (self._last.at_ns - since[span].at_ns) / _SECOND
+            if driver - charged > CORRECTED_PERCENT + chance_percent(charged, seconds):
+                return driver - charged
+        return 0.0
+
+    def _is_bypassed(self, since: Mapping[int, _Point]) -> bool:
+        checked = since[CHECKED]
+        driver = self._rate("driver_ns", "at_ns", checked)
+        ungated = self._rate("ungated_ns", "counted_ns", checked) or 0.0
+        if driver is None or self._last.counted_ns - checked.counted_ns < _CHECKED_LEAST_NS:
             return False
         gate = self._gate
         # Then it cannot have launched anything since, whatever it claims.
         is_closed = gate is not None and gate.mode == abi.GATE_CLOSED and not gate.hung
-        has_no_window = is_closed and self._last.windows == since.windows
+        has_no_window = is_closed and self._last.windows == checked.windows
         return (
-            driver > max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
+            any(self._is_above_its_claims(since[span]) for span in _SPANS)
             or min(driver, ungated) > _MORE_PERCENT
             or (driver > _MORE_PERCENT and has_no_window)
         )
+
+    def _is_above_its_claims(self, since: _Point) -> bool:
+        driver = self._rate("driver_ns", "at_ns", since)
+        claimed = self._rate("claimed_ns", "counted_ns", since)
+        if driver is None or claimed is None:
+            return False
+        most = max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
+        return driver > most + chance_percent(claimed, (self._last.at_ns - since.at_ns) / _SECOND)
 
 
 class ComputeMeter:
@@ -332,7 +354,10 @@ def _with_corrections(
         is_bypassed = any(compute.gate_bypassed for compute in compared.values())
         corrections = charge_corrections(
             {
-                key: (compute.driver_percent or 0.0, compute.cores_used[CHECKED] or 0.0)
+                key: (
+                    compute.owed_percent,
+                    (compute.driver_percent or 0.0) - (compute.cores_used[CHECKED] or 0.0),
+                )
                 for key, compute in compared.items()
             }
         )

@@ -23,6 +23,7 @@ from .conftest import FAKE_UUIDS, FakeContainer, SimulatedContainer
 from .container import ProgramContainer
 from .rank import Rank
 
+SAMPLED_NS = 250_000_000  # more than a sample of how busy a process is
 OTHERS = 1  # the pid of another tenant's process, as fake_nvml.c says
 INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
 
@@ -85,6 +86,8 @@ def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer)
     stranger = Rank(simulated.bare())
     own, other = (holder.process.pid for holder in holders)
     holders[0].ask("alloc(20 * MIB)")
+    for rank in (*holders, stranger):  # a sample of 0.2 s is of one process
+        rank.ask(f"[launch(kernel(), {SAMPLED_NS}), synchronize()]")
     with viewer(simulated) as ask, viewer(simulated.bare()) as bare:
         assert ask("memory_of(cards()[0])") == [100, 40, 60]
         simulated.tenant.set_u64(0, abi.GRANT_CARD_LIMIT_BYTES, 150 * MIB)

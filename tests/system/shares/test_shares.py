@@ -42,6 +42,16 @@ BUSY_CORE = 0.5  # of one processor: what a flood may make the scheduler use
 ONLINE = {"kernels": 10, "gap-us": 90_000}
 
 
+def test_neighbours_get_their_shares_and_are_accused_of_nothing(place: SharedCardStack) -> None:
+    """Also once the driver's samples, each of which is of one process, count against them."""
+    wanted = {
+        place.start({"policy": "fixed-share", "cores": str(cores)}): cores for cores in (30, 70)
+    }
+    had = place.parts(*wanted, seconds=AUDITED_SECONDS)
+    assert had == pytest.approx([*wanted.values()], abs=6)
+    assert [row["warnings"] for row in place.ps()] == [[], []]
+
+
 def test_a_bypass_is_reported_and_the_neighbour_gets_half_the_card(
     place: SharedCardStack,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -182,10 +183,24 @@ def test_usage_that_sampling_may_explain_is_no_bypass(
     assert not course.looks(30, got_ms=got_ms).gate_bypassed
 
 
+@pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.7])
+def test_samples_that_count_for_whoever_came_last_accuse_no_tenant(
+    course: ScheduledGate, share: float
+) -> None:
+    """As on a real card: of each fifth of a second one process is said to have had all of it."""
+    chance = random.Random(share)
+    last = [0, 0, 0, 0, 0]
+    for _ in range(4 * 300):
+        last = [*last[1:], chance.random() < share]
+        course.percent = 20 * sum(last)
+        spent = course.look(got_ms=round(250 * share))
+        assert (spent.gate_bypassed, spent.correction_percent) == (False, 0)
+
+
 def test_claims_of_others_accuse_no_tenant(course: ScheduledGate) -> None:
     """Its charge is lower because of them; its own claims contain all that the driver measured."""
     course.percent = 76
-    spent = course.looks(30, got_ms=145, claimed_ms=190)
+    spent = course.looks(61, got_ms=145, claimed_ms=190)
     assert spent.charged_percent == pytest.approx(58)
     assert spent.cores_used[10] == pytest.approx(76)
     assert not spent.gate_bypassed

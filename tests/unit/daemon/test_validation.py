@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,18 +61,31 @@ def test_an_impossible_value_is_refused(lie: dict[str, Any], why: str) -> None:
         ({"compute": [[7, None, None]]}, [ProcessUse(7, None, 40)]),
         ({"graphics": [[7, GIB, None]]}, [ProcessUse(7, GIB, 40)]),
         ({"graphics": [[7, GIB + 5, None]]}, [ProcessUse(7, GIB + 5, 40)]),
-        ({"graphics": [[8, 1, None]]}, [ProcessUse(7, GIB, 40), ProcessUse(8, 1)]),
+        ({"graphics": [[8, 1, None]]}, [ProcessUse(7, GIB, 40), ProcessUse(8, 1, 0)]),
         ({"compute": [[7, GIB, 1], [7, GIB, 2]]}, [ProcessUse(7, 2 * GIB, 40)]),
         ({"shares": [[7, 4000]]}, [ProcessUse(7, GIB)]),
+        ({"shares": None}, [ProcessUse(7, GIB)]),
         ({"mps": [[7, GIB, None]]}, [ProcessUse(7, GIB, 40, is_mps=True)]),
         (
             {"mps": [[8, 5, None]]},
-            [ProcessUse(7, GIB, 40), ProcessUse(8, 5, is_mps=True)],
+            [ProcessUse(7, GIB, 40), ProcessUse(8, 5, 0, is_mps=True)],
         ),
         ({"compute": []}, []),
         ({"busy": None}, [ProcessUse(7, GIB, 40)]),
     ],
-    ids=["unsaid", "both", "grew", "graphics", "parts", "percent", "mps", "only", "none", "mig"],
+    ids=[
+        "unsaid",
+        "both",
+        "grew",
+        "graphics",
+        "parts",
+        "percent",
+        "unknown",
+        "mps",
+        "only",
+        "none",
+        "mig",
+    ],
 )
 def test_valid_replies_of_a_driver_are_accepted(
     said: dict[str, Any], uses: list[ProcessUse]
@@ -166,7 +180,9 @@ def test_the_kernel_says_the_node_where_nvml_does_not() -> None:
 SAMPLE = struct.Struct("@IQIIII")
 
 
-def devices(samples: list[bytes], room: int = 4096) -> nvml_calls.Devices:
+def devices(
+    samples: list[bytes], room: int = 4096, otherwise: int = pynvml.NVML_ERROR_NOT_FOUND
+) -> nvml_calls.Devices:
     """Return the devices of a library that reports `samples`, in an array of `room` bytes."""
 
     def report(_handle: Any, array: Any, count: Any, since: ctypes.c_ulonglong) -> int:
@@ -175,21 +191,26 @@ def devices(samples: list[bytes], room: int = 4096) -> nvml_calls.Devices:
         if held < len(newer):
             return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
         array[: SAMPLE.size * len(newer)] = b"".join(newer)
-        return int(pynvml.NVML_SUCCESS if newer else pynvml.NVML_ERROR_NOT_FOUND)
+        return int(pynvml.NVML_SUCCESS if newer else otherwise)
 
     made = object.__new__(nvml_calls.Devices)
     library: Any = SimpleNamespace(nvmlDeviceGetProcessUtilization=report)
-    made._library, made._newest_shares, made._room = library, {}, ctypes.create_string_buffer(room)
+    made._library, made._room = library, ctypes.create_string_buffer(room)
     return made
 
 
 @pytest.mark.parametrize(("kernels", "memory"), [(40, 0), (0, 40), (40, 25), (25, 40)])
 def test_copies_count_as_kernels_do(kernels: int, memory: int) -> None:
-    calls = devices([SAMPLE.pack(7, 100, 90, 90, 0, 0), SAMPLE.pack(7, 200, kernels, memory, 0, 0)])
-    assert calls._shares(None, "GPU-0") == [[7, 40]]
+    now = time.time_ns() // 1000
+    first, last = (now - 90, 90, 90), (now, kernels, memory)
+    calls = devices([SAMPLE.pack(7, *each, 0, 0) for each in (first, last)])
+    assert calls._shares(None) == [[7, 40]]
 
 
-def test_a_sample_that_was_read_is_not_read_again() -> None:
-    calls = devices([SAMPLE.pack(7, 100, 40, 0, 0, 0)])
-    assert calls._shares(None, "GPU-0") == [[7, 40]]
-    assert calls._shares(None, "GPU-0") == []
+def test_the_figures_of_all_processes_are_of_the_last_second() -> None:
+    now = time.time_ns() // 1000
+    old, recent = SAMPLE.pack(7, now - 1_100_000, 40, 0, 0, 0), SAMPLE.pack(8, now, 9, 0, 0, 0)
+    assert devices([old, recent])._shares(None) == [[8, 9]]
+    assert devices([old])._shares(None) == []
+    unsupported = devices([], otherwise=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert unsupported._shares(None) is None
