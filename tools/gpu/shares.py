@@ -7,6 +7,7 @@ alone: no figure of the driver's, and none of gpushare's, is believed.
 
 from __future__ import annotations
 
+import operator
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpushare.protocol.rows import TenantStatus
 from gpushare.verify.runners import ProbeFailed
 from tests.stack import Stack
 from tools.bench.result import percentile
@@ -127,6 +129,7 @@ class Shares:
     rounds_per_ns: float
     alone: dict[str, float] = field(default_factory=dict)
     served_alone: list[int] = field(default_factory=list)
+    listed: list[TenantStatus] = field(default_factory=list)  # the last tenants, after their work
 
     @classmethod
     @contextmanager
@@ -147,6 +150,16 @@ class Shares:
             yield ReportRow(row, round(seen, 2), "points", f"native {bare:.2f}")
         note = f"native {100 * native.busy():.1f}; percent of what one alone gets done"
         yield ReportRow(f"{name}: all together", round(100 * gated.busy(), 1), "%", note)
+        yield from self._accounts(name)
+
+    def _accounts(self, name: str) -> Iterator[ReportRow]:
+        """What gpushared made of it: ten seconds by its gates, beside the driver's samples."""
+        used = [tenant["cards"][0]["compute"] for tenant in self.listed]
+        charged = "/".join(f"{one['cores_used']['10s'] or 0:.1f}" for one in used)
+        sampled = "/".join(f"{one['driver_utilization'] or 0:.1f}" for one in used)
+        yield ReportRow(f"{name}: charged", charged, "%", f"by the driver {sampled}")
+        warnings = [warning for tenant in self.listed for warning in tenant["warnings"]]
+        yield ReportRow.claim(f"{name}: nobody is accused", not warnings, "; ".join(warnings))
 
     def served(self, name: str, tenants: Sequence[LoadedTenant]) -> Iterator[ReportRow]:
         """How long requests take beside work without end, native beside gated, and alone."""
@@ -192,6 +205,9 @@ class Shares:
                 process.receive(_verb(tenant))
                 for process, tenant in zip(made, tenants, strict=True)
             ]
+            if gate:
+                rows = self.stack.client.tenants()
+                self.listed = sorted(rows, key=operator.itemgetter("name"))
         return [{**answer, "begin_ns": begin} for answer in answers]
 
     def _child(self, name: str, tenant: LoadedTenant, *, gate: bool) -> Child:
