@@ -76,6 +76,7 @@ static void context_leave_card(CUcontext context)
 
 	card_lock(card);
 	engine_context_drop(context->queue);
+	card_release(card, context->green_bytes);
 	if (--share->contexts == 0)
 		card_release(card, card_profile(card)->context_bytes);
 	card_unlock(card);

@@ -68,6 +68,7 @@ struct CUctx_st {
 	struct sim_card *card;
 	struct sim_context *queue;
 	size_t limits[LIMITS];
+	uint64_t green_bytes; /* of a primary context; under the card's lock */
 
 	_Alignas(64) struct latch latch; /* guards what follows */
 	uint64_t dry_ticks;		 /* the queue cannot be empty before */

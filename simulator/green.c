@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Green contexts, as far as memory is concerned. One is a context of its own that keeps the
- * device's primary one alive, and takes GREEN_CONTEXT_BYTES. Its multiprocessors are not
- * isolated: time slices do not model them. What is allocated in it ends with it.
+ * device's primary one alive. It takes memory of the card that only the end of the primary one
+ * gives back. Its multiprocessors are not isolated: time slices do not model them. What is
+ * allocated in it ends with it.
  */
 #include "driver.h"
 
@@ -10,8 +11,9 @@
 
 #define GREEN_KIND UINT64_C(0x475245454e435431)
 #define DESCRIPTION_KIND UINT64_C(0x475245454e445331)
-/* An estimate of the queues and per-multiprocessor buffers of one more context. */
-#define GREEN_CONTEXT_BYTES (UINT64_C(16) << 20)
+/* On an H100 and an H200 with driver 580, which keep both after the green context's end. */
+#define FIRST_CONTEXT_BYTES (UINT64_C(6) << 20)
+#define GREEN_CONTEXT_BYTES (UINT64_C(4) << 20)
 
 struct CUgreenCtx_st {
 	uint64_t kind;
@@ -82,21 +84,18 @@ CUresult cuDevResourceGenerateDesc(
 	return CUDA_SUCCESS;
 }
 
-static bool take(struct sim_card *card)
+static bool take(CUcontext primary)
 {
+	struct sim_card *card = primary->card;
 	bool fits;
 
 	card_lock(card);
-	fits = card_reserve(card, GREEN_CONTEXT_BYTES);
+	const uint64_t bytes = primary->green_bytes ? GREEN_CONTEXT_BYTES : FIRST_CONTEXT_BYTES;
+	fits = card_reserve(card, bytes);
+	if (fits)
+		primary->green_bytes += bytes;
 	card_unlock(card);
 	return fits;
-}
-
-static void give(struct sim_card *card)
-{
-	card_lock(card);
-	card_release(card, GREEN_CONTEXT_BYTES);
-	card_unlock(card);
 }
 
 static CUresult make(CUgreenCtx green)
@@ -106,7 +105,8 @@ static CUresult make(CUgreenCtx green)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuCtxCreate_v2(&green->context, 0, green->ordinal);
+	result = take(primary) ? cuCtxCreate_v2(&green->context, 0, green->ordinal)
+			       : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS)
 		cuCtxPopCurrent_v2(NULL);
 	else
@@ -118,7 +118,7 @@ CUresult cuGreenCtxCreate(
 	CUgreenCtx *result, CUdevResourceDesc description, CUdevice ordinal, unsigned int flags)
 {
 	CUgreenCtx green;
-	CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult status;
 
 	REQUIRE_DRIVER();
 	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
@@ -128,11 +128,7 @@ CUresult cuGreenCtxCreate(
 	green = calloc(1, sizeof(*green));
 	REQUIRE(green, CUDA_ERROR_OUT_OF_MEMORY);
 	*green = (struct CUgreenCtx_st){.kind = GREEN_KIND, .ordinal = ordinal};
-	if (take(device_card(ordinal))) {
-		status = make(green);
-		if (status != CUDA_SUCCESS)
-			give(device_card(ordinal));
-	}
+	status = make(green);
 	if (status != CUDA_SUCCESS)
 		free(green);
 	else
@@ -146,7 +142,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	REQUIRE(green && green->kind == GREEN_KIND, CUDA_ERROR_INVALID_VALUE);
 	cuCtxDestroy_v2(green->context);
 	cuDevicePrimaryCtxRelease_v2(green->ordinal);
-	give(device_card(green->ordinal));
 	green->kind = 0;
 	free(green);
 	return CUDA_SUCCESS;

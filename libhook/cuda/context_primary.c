@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A card's primary context, of which a process has one, and green contexts: each is a subset of the
- * card's multiprocessors on the primary context, which it retains (cuGreenCtxCreate in cuda.h).
+ * card's multiprocessors on the primary context, which it retains (cuGreenCtxCreate in cuda.h). Its
+ * memory is not free again when it is destroyed: it is charged until the primary context ends.
  *
  * Lock order: `primaries`, then the driver's own locks. It is held while the driver creates or
  * destroys a primary context, which calls back only this thread's own tools: therefore it is
@@ -24,10 +25,13 @@
 static pthread_mutex_t primaries = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct primary {
 	bool is_counted;
-	uint64_t bytes; /* its size at that time */
+	uint64_t bytes; /* its size at that time, and all green contexts since */
 } primary[GPUSHARE_MAX_CARDS];
 
 static struct allocations green; /* contexts, with their device as owner */
+
+/* Of each one, on an H100 and an H200 with driver 580; the first takes 2 MiB more. */
+#define GREEN_CONTEXT_BYTES (UINT64_C(4) << 20)
 
 enum primary_state { PRIMARY_NOT_TOLD, PRIMARY_INACTIVE, PRIMARY_ACTIVE };
 
@@ -161,12 +165,18 @@ CUDA(cuGreenCtxCreate,
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (!ledger_reserve(making.card, GPUSHARE_KIND_CONTEXT, GREEN_CONTEXT_BYTES))
+		return making_settle(&making, CUDA_ERROR_OUT_OF_MEMORY);
 	result = MADE(making, REAL(cuGreenCtxCreate)(context, resources, device, flags));
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		primary[making.card].bytes += GREEN_CONTEXT_BYTES;
 		allocations_add(&green,
 			&(struct allocation){
 				.handle = (uintptr_t)*context, .owner = (uint64_t)device},
 			&stale);
+	} else {
+		ledger_release(making.card, GPUSHARE_KIND_CONTEXT, GREEN_CONTEXT_BYTES);
+	}
 	return making_settle(&making, result);
 }
 

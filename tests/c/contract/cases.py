@@ -25,7 +25,6 @@ SEEN: dict[str, str] = dict.fromkeys(
         "a_destroyed_context_leaves_nothing_behind",
         "the_last_detach_destroys",
         "a_limit_is_what_it_was_raised_to_or_what_it_was",
-        "a_green_context_leaves_no_memory",
         "work_that_is_not_done_is_not_ready",
         "many_events_are_reached_in_their_order",
         "a_module_takes_memory_until_it_is_unloaded",

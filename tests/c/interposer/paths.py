@@ -21,6 +21,8 @@ from . import client
 from .client import MIB, NO_OPTIONS, call, free, image, image_file, made
 
 STEP: Final = 64 * MIB
+#: What a green context is charged beside the primary context.
+GREEN: Final = 4 * MIB
 #: One element of 16 bytes, 4096 a row.
 SHAPE: Final = {"w": 4096, "h": STEP // (4096 * 16), "format": client.FLOAT, "channels": 4}
 NOT_SUPPORTED: Final = 801
@@ -40,6 +42,7 @@ class Path:
     traits: int = ALL
     card: int = 0
     driver: str = "simulated"
+    price: int = STEP  #: of a context, where the path makes one
 
     @property
     def ends_with_context(self) -> bool:
@@ -246,7 +249,7 @@ PATHS: Final[dict[str, Path]] = {
         lambda _: call("cuDevicePrimaryCtxRelease_v2", 0), FAILS | RETRIES),
     "cuGreenCtxCreate": Path(
         abi.KIND_CONTEXT, lambda: made("cuGreenCtxCreate", None, 0, 1),
-        lambda context: call("cuGreenCtxDestroy", context), driver="fake"),
+        lambda context: call("cuGreenCtxDestroy", context), driver="fake", price=STEP - GREEN),
 } | {
     f"cuMemAllocAsync{form}": Path(
         abi.KIND_POOL, partial(client.alloc_async, STEP, form), _give_async)

@@ -50,7 +50,7 @@ class Taker:
 
     def _price(self) -> None:
         if self.path.kind == abi.KIND_CONTEXT:
-            self.tenant.set_context_bytes(STEP)
+            self.tenant.set_context_bytes(self.path.price)
 
     def begin_again(self) -> None:
         """Let the process end by itself, and start another one."""

@@ -11,6 +11,7 @@ from gpushare import abi
 from .client import *
 from .container import ProgramContainer
 from .inside import inside
+from .paths import GREEN
 
 PRICE = 10 * MIB
 ONE = (PRICE, 1)
@@ -92,6 +93,24 @@ def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
     assert tenant.used() == (0, 0)
     call("cuCtxSetCurrent", primary_behind())
     assert tenant.used() == ONE
+
+
+@inside("priced_fake")
+def test_green_contexts_stay_charged_until_the_primary_context_ends(
+    priced_fake: ProgramContainer,
+) -> None:
+    """As their memory stays on the card: a loop that makes and destroys them ends at the quota."""
+    call("cuInit", 0)
+    primary()
+    for count in range(1, (100 * MIB - PRICE) // GREEN + 1):
+        call("cuGreenCtxDestroy", made("cuGreenCtxCreate", None, 0, 1))
+        assert priced_fake.tenant.used() == (PRICE + count * GREEN, 1)
+    for _ in range(2):
+        assert result_of(made, "cuGreenCtxCreate", None, 0, 1) == OUT_OF_MEMORY
+    call("cuDevicePrimaryCtxReset_v2", 0)
+    assert priced_fake.tenant.used() == (0, 0)
+    call("cuGreenCtxDestroy", made("cuGreenCtxCreate", None, 0, 1))
+    assert priced_fake.tenant.used() == (0, 0)
 
 
 @inside("fake")
