@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Looking up a function by name, CUDA version and stream form, in the generated table. A driver
- * knows no name newer than itself, whatever version the caller requests.
+ * knows no name newer than itself, and takes no version above its own (an H100 with driver 580).
  */
 #include "driver.h"
 
@@ -64,17 +64,15 @@ __attribute__((constructor)) static void sort_entries(void)
 /* The newest line of the name, not above `version`: of its per-thread lines if those are requested
  * and the driver has any, of the others if not. */
 static const struct entry *choose(
-	const struct entry *first, unsigned int version, unsigned int driver, bool per_thread)
+	const struct entry *first, int version, int driver, bool per_thread)
 {
 	const struct entry *plain = NULL, *threaded = NULL;
 	bool has_threads = false;
 
 	for (const struct entry *entry = first;
 		entry < entries + ENTRIES && strcmp(entry->name, first->name) == 0; entry++) {
-		const unsigned int since = (unsigned int)entry->version;
-
-		has_threads |= entry->flavour == PER_THREAD && since <= driver;
-		if (since > version || since > driver)
+		has_threads |= entry->flavour == PER_THREAD && entry->version <= driver;
+		if (entry->version > version)
 			continue;
 		if (entry->flavour == PER_THREAD)
 			threaded = entry;
@@ -84,19 +82,32 @@ static const struct entry *choose(
 	return per_thread && has_threads ? threaded : plain;
 }
 
+static int driver_version(void)
+{
+	int version = 0;
+
+	cuDriverGetVersion(&version);
+	return version;
+}
+
+/* A negative version is taken for a large one. */
+static bool is_taken(int version)
+{
+	return (unsigned int)version <= (unsigned int)driver_version();
+}
+
 static CUdriverProcAddressQueryResult look_up(
 	const char *symbol, void **function, int version, uint64_t flags)
 {
 	const struct entry *first = first_of(symbol);
 	const struct entry *entry;
-	int driver = 0;
+	const int driver = driver_version();
 
-	cuDriverGetVersion(&driver);
-	/* `first` is the oldest line of its name. A negative version is taken for a large one. */
+	/* `first` is the oldest line of its name. */
 	if (!first || first->version > driver)
 		return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	entry = choose(first, (unsigned int)version, (unsigned int)driver,
-		flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+	entry = choose(
+		first, version, driver, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 	if (!entry)
 		return CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
 	*function = entry->function;
@@ -112,6 +123,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
 
 	REQUIRE(symbol && function && flags <= 3, CUDA_ERROR_INVALID_VALUE);
 	*function = NULL;
+	REQUIRE(is_taken(version), CUDA_ERROR_INVALID_VALUE);
 	result = look_up(symbol, function, version, flags);
 	if (status)
 		*status = result;
@@ -121,7 +133,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
 /* The first form has no status, and leaves the pointer as it is. */
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
 {
-	REQUIRE(symbol && function && flags <= 3, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(symbol && function && flags <= 3 && is_taken(version), CUDA_ERROR_INVALID_VALUE);
 	return look_up(symbol, function, version, flags) == CU_GET_PROC_ADDRESS_SUCCESS
 		       ? CUDA_SUCCESS
 		       : CUDA_ERROR_NOT_FOUND;

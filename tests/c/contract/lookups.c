@@ -67,15 +67,21 @@ static const char *expected(const char *name, int version, uint64_t flags, int d
  * has one. */
 static bool differs(const char *name, int version, uint64_t flags, int driver, bool exact)
 {
-	const char *symbol = expected(name, version, flags, driver);
+	const char *symbol = version > driver ? NULL : expected(name, version, flags, driver);
 	void *wanted = symbol ? dlsym(library, symbol) : NULL, *found = NULL;
-	CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+	const CUdriverProcAddressQueryResult untouched = 77;
+	CUdriverProcAddressQueryResult status = untouched;
 	CUresult result = find(name, &found, version, flags, &status);
+	bool is_right;
 
-	/* The form with a status never fails for want of a function. */
-	if ((exact ? found == wanted : !found == !wanted) &&
-		result == (wanted || has_status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND) &&
-		(!has_status || (status == CU_GET_PROC_ADDRESS_SUCCESS) == (wanted != NULL)))
+	if (version > driver)
+		is_right = result == CUDA_ERROR_INVALID_VALUE && status == untouched;
+	else if (has_status) /* this form never fails for want of a function */
+		is_right = result == CUDA_SUCCESS && status != untouched &&
+			   (status == CU_GET_PROC_ADDRESS_SUCCESS) == (wanted != NULL);
+	else
+		is_right = result == (wanted ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
+	if (is_right && (exact ? found == wanted : !found == !wanted))
 		return false;
 	fprintf(stderr, "%s, version %d, flags %d: not %s\n", name, version, (int)flags,
 		symbol ? symbol : "refused");
