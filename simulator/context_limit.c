@@ -82,6 +82,10 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	REQUIRE_CONTEXT(context);
 	REQUIRE((unsigned int)limit < LIMITS, CUDA_ERROR_UNSUPPORTED_LIMIT);
+	/* An H100 with driver 580, which sets less than requested for the other two. */
+	REQUIRE(limit != CU_LIMIT_STACK_SIZE ||
+			growth(context, limit, value) <= card_profile(context->card)->memory_bytes,
+		CUDA_ERROR_INVALID_VALUE);
 	latch_take(&context->latch);
 	if (!change(context, growth(context, limit, context->limits[limit]),
 		    growth(context, limit, value))) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Managed memory: addresses that both sides may access. It is counted on a card while it is
- * prefetched there; no kernel accesses memory, so nothing else moves it to one. Other memory that
- * needs the room moves it to the host (evict_managed). NVML includes it in
- * the used memory of the card and attributes it to no process, as with NVIDIA's driver, where
- * managed memory belongs to the kernel module.
+ * Managed memory: addresses that both sides may access. It is counted on a card from its prefetch
+ * there to its free, or to its prefetch to another card; one to the host changes nothing (an H200
+ * with driver 580). No kernel accesses memory, so nothing else moves it to a card. Other memory
+ * that needs the room moves it to the host (evict_managed). NVML includes it in the used memory of
+ * the card and attributes it to no process, as with NVIDIA's driver, where managed memory belongs
+ * to the kernel module.
  */
 #include "memory.h"
 
@@ -138,17 +139,12 @@ void managed_forget_context(CUcontext context)
 	space_drop();
 }
 
-/* Card `to` has the first `bytes` of the region in addition to what it has; CPU: they leave their
- * card. */
+/* Card `to` has the first `bytes` of the region in addition to what it has. */
 static void move(struct region *region, uint64_t bytes, CUdevice to)
 {
 	uint64_t span = (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
 	uint64_t counted = region->counted_bytes;
 
-	if (to == CPU) {
-		set_counted(region, counted > span ? counted - span : 0);
-		return;
-	}
 	if (to != region->resident)
 		set_counted(region, counted = 0);
 	region->resident = to;
@@ -172,10 +168,10 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstrea
 		return capture_refuse(stream);
 	space_take();
 	region = managed_at(pointer);
-	if (region && bytes <= region->bytes - (pointer - region->base))
-		move(region, bytes, to);
-	else
+	if (!region || bytes > region->bytes - (pointer - region->base))
 		status = CUDA_ERROR_INVALID_VALUE;
+	else if (to != CPU)
+		move(region, bytes, to);
 	space_drop();
 	return status;
 }

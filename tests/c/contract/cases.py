@@ -33,7 +33,7 @@ SEEN: dict[str, str] = dict.fromkeys(
         "a_mipmap_takes_all_its_levels_at_once",
         "an_upload_takes_the_memory_of_a_graph",
         "what_a_graph_leaves_allocated_must_be_freed_before_it_runs_again",
-        "a_graph_over_the_card_is_out_of_memory_and_leaves_no_trace",
+        "a_graph_over_the_card_is_out_of_memory_until_there_is_room",
         "a_child_graph_takes_memory_with_its_parent",
         "a_node_knows_what_it_allocates",
         "a_captured_allocation_is_one_of_the_graph",
@@ -54,9 +54,8 @@ SEEN: dict[str, str] = dict.fromkeys(
 #: What a tenant's process sees otherwise, by the interposer library, and why.
 NOT_FOR_TENANTS = {
     "every_name_is_looked_up_as_the_table_says": "other functions are the driver's own",
-    "managed_memory_is_counted_where_it_was_prefetched_to": "it is charged when it is allocated",
+    "managed_memory_takes_a_card_from_its_use_there_to_its_free": "it is charged when allocated",
     "managed_memory_moves_between_cards": "it is charged when it is allocated",
-    "a_managed_variable_is_not_on_the_card": "it is charged when it is loaded",
     "imported_memory_of_an_ended_maker_is_its_holders": "an import is not charged",
     "each_import_holds_the_memory_by_a_handle_of_its_own": "its size is known from its mappings",
     **dict.fromkeys(

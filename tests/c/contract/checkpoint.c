@@ -328,7 +328,7 @@ void a_killed_process_leaves_nothing_in_any_state(void)
 	}
 	CHECK(free_bytes() - before >= VERBS * KINDS * SIZE);
 	fill(0);
-	CHECK(free_bytes() < SIZE);
+	CHECK(free_bytes() < 64 * granule());
 	empty();
 }
 

@@ -89,7 +89,7 @@ void a_library_takes_memory_where_it_is_used(void)
 	UNCHANGED(before);
 }
 
-void a_managed_variable_is_not_on_the_card(void)
+void a_managed_variable_is_given_back_with_its_module(void)
 {
 	CUdeviceptr pointer;
 	CUmodule module;
@@ -97,10 +97,16 @@ void a_managed_variable_is_not_on_the_card(void)
 
 	begin();
 	const size_t before = free_bytes();
-	OK(cuModuleLoadData(&module, HEAD ".visible .global .attribute(.managed) .align 4 "
-					  ".b8 shared_table[67108864];\n"));
-	CHECK(before - free_bytes() < TABLE_BYTES);
-	OK(cuModuleGetGlobal_v2(&pointer, &bytes, module, "shared_table"));
-	((char *)(uintptr_t)pointer)[bytes - 1] = 'x';
-	OK(cuModuleUnload(module));
+	for (int i = 0; i < 4; i++) {
+		OK(cuModuleLoadData(&module, HEAD ".visible .global .attribute(.managed) .align 4 "
+						  ".b8 shared_table[67108864];\n"));
+		OK(cuModuleGetGlobal_v2(&pointer, &bytes, module, "shared_table"));
+		EQUAL(bytes, TABLE_BYTES);
+		OK(cuMemPrefetchAsync(pointer, bytes, 0, NULL));
+		OK(cuCtxSynchronize());
+		((char *)(uintptr_t)pointer)[bytes - 1] = 'x';
+		OK(cuModuleUnload(module));
+	}
+	/* A card takes its memory in such chunks, and keeps some. */
+	CHECK(before <= free_bytes() + 2 * TABLE_BYTES);
 }
