@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.c.contract.cases import NOT_FOR_TENANTS, SEEN, Case, cases
+from tests.c.contract.cases import NOT_FOR_TENANTS, SEEN_ON, UNSEEN, Case, cases
 
 from . import programs
 from .driver import DriverPaths
@@ -47,5 +47,5 @@ def row(case: Case, command: Sequence[str], env: Mapping[str, str]) -> ReportRow
     if done.returncode == LACKS:
         return ReportRow(name, missing=said)
     why = said or f"it ended with {done.returncode}"
-    known = f"{case.source}; seen on {SEEN.get(case.name, 'no card before')}"
+    known = f"{case.source}; seen on {'no card before' if case.name in UNSEEN else SEEN_ON}"
     return ReportRow.claim(name, done.returncode == 0, f"{why} ({known})")
