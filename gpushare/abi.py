@@ -85,10 +85,11 @@ GATE: Final = struct.Struct("@IIQQQQQIIQQQQQIIQQ")
 
 PROCESS_BYTES: Final = 32
 PROCESS_PID: Final = 0
+PROCESS_SHARES: Final = 4
 PROCESS_STARTTIME: Final = 8
 PROCESS_DENIED: Final = 16
 PROCESS_DENIED_BYTES: Final = 24
-PROCESS: Final = struct.Struct("<IIQQQ")  # pid, reserved, starttime, denied, denied_bytes
+PROCESS: Final = struct.Struct("<IIQQQ")  # pid, shares, starttime, denied, denied_bytes
 
 KIND_BUFFER: Final = 0
 KIND_CONTEXT: Final = 1

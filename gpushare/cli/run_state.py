@@ -139,10 +139,10 @@ def evict(session: Session, containers: tuple[str, ...], hold: bool, reason: str
     one has room. The program does not notice it otherwise.
 
     This needs driver 570 or newer, and host memory within `evict.host_memory` and within the
-    container's own memory limit. A container with a whole card, a MIG instance, managed memory or
-    shared memory (CUDA IPC), a client of an MPS server, and a paused container are refused (exit
-    status 3), and so is one that the driver cannot evict; they continue as before. The command
-    returns when the memory is off the card.
+    container's own memory limit. A container with a whole card, a MIG instance, managed memory or a
+    process that has shared GPU memory (CUDA IPC, exported or imported memory), a client of an MPS
+    server, and a paused container are refused (exit status 3), and so is one that the driver cannot
+    evict; they continue as before. The command returns when the memory is off the card.
     """
     for_each_container(
         session,

@@ -106,6 +106,12 @@ CUresult charge_free(struct allocations *table, const struct allocation *charged
 	return result;
 }
 
+CUresult charge_shared(CUresult result)
+{
+	ledger_shared(result == CUDA_SUCCESS);
+	return result;
+}
+
 struct ended {
 	uint64_t context;
 	unsigned card;

@@ -17,6 +17,7 @@
 #include "interpose.h"
 #include "oom_retry.h"
 #include "quota/allocations.h"
+#include "quota/ledger.h"
 
 struct charge {
 	unsigned card;
@@ -66,6 +67,10 @@ void charge_note(const struct allocation *allocation);
 	})
 #define CHARGE_FREE(pointer, freeing) CHARGE_FREE_IN(&buffers, pointer, freeing)
 CUresult charge_free(struct allocations *table, const struct allocation *charged, CUresult result);
+
+/* The driver's result of a call that exports or imports memory (ledger_share). */
+#define SHARING(call) (ledger_share(), charge_shared(call))
+CUresult charge_shared(CUresult result);
 
 /* A context was destroyed, the primary one of `card` if 0, and with it the memory in `table`. */
 void charge_end_in(struct allocations *table, uint64_t context, unsigned card);

@@ -92,7 +92,7 @@ CUDA(cuImportExternalMemory,
 	if (result != CUDA_SUCCESS)
 		return result;
 	CUexternalMemory returned = NULL;
-	result = REAL(cuImportExternalMemory)(&returned, &own);
+	result = SHARING(REAL(cuImportExternalMemory)(&returned, &own));
 	if (result != CUDA_SUCCESS) {
 		ledger_release(charge.card, charge.kind, charge.bytes);
 		return result;

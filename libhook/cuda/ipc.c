@@ -31,7 +31,7 @@ static uint64_t owner_of(uint64_t context, unsigned card)
 CUDA(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 {
 	struct allocation buffer;
-	CUresult result = REAL(cuIpcGetMemHandle)(handle, pointer);
+	CUresult result = SHARING(REAL(cuIpcGetMemHandle)(handle, pointer));
 
 	if (result != CUDA_SUCCESS || !allocations_find_at(&buffers, pointer, &buffer) ||
 		buffer.kind != GPUSHARE_KIND_BUFFER)
@@ -40,6 +40,12 @@ CUDA(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 		!(buffer.references & CHARGE_EXPORTED))
 		ledger_export(buffer.card, buffer.bytes);
 	return result;
+}
+
+CUDA(cuMemGetHandleForAddressRange,
+	(void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags))
+{
+	return SHARING(REAL(cuMemGetHandleForAddressRange)(handle, pointer, bytes, type, flags));
 }
 
 /* Its card, which may differ from the context's. */
@@ -93,7 +99,7 @@ CUDA(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned
 
 	if (!pointer)
 		return REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
-	CUresult result = REAL(cuIpcOpenMemHandle)(&returned, handle, flags);
+	CUresult result = SHARING(REAL(cuIpcOpenMemHandle)(&returned, handle, flags));
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -108,7 +114,7 @@ CUDA(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsig
 
 	if (!pointer)
 		return REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
-	CUresult result = REAL(cuIpcOpenMemHandle_v2)(&returned, handle, flags);
+	CUresult result = SHARING(REAL(cuIpcOpenMemHandle_v2)(&returned, handle, flags));
 
 	if (result != CUDA_SUCCESS)
 		return result;

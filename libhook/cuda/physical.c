@@ -60,7 +60,8 @@ CUDA(cuMemExportToShareableHandle,
 	(void *exported, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
 		unsigned long long flags))
 {
-	CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+	CUresult result =
+		SHARING(REAL(cuMemExportToShareableHandle)(exported, handle, type, flags));
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -96,7 +97,7 @@ CUDA(cuMemImportFromShareableHandle,
 
 	if (!handle)
 		return REAL(cuMemImportFromShareableHandle)(handle, exported, type);
-	CUresult result = REAL(cuMemImportFromShareableHandle)(&returned, exported, type);
+	CUresult result = SHARING(REAL(cuMemImportFromShareableHandle)(&returned, exported, type));
 
 	if (result != CUDA_SUCCESS)
 		return result;

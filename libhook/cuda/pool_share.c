@@ -4,14 +4,23 @@
  * and allocates from it; others map single allocations of it.
  */
 #include "cards.h"
+#include "charge.h"
 #include "pool.h"
 #include "quota/ledger.h"
+
+CUDA(cuMemPoolExportToShareableHandle,
+	(void *exported, CUmemoryPool pool, CUmemAllocationHandleType type,
+		unsigned long long flags))
+{
+	return SHARING(REAL(cuMemPoolExportToShareableHandle)(exported, pool, type, flags));
+}
 
 CUDA(cuMemPoolImportFromShareableHandle,
 	(CUmemoryPool * pool, void *exported, CUmemAllocationHandleType type,
 		unsigned long long flags))
 {
-	CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, exported, type, flags);
+	CUresult result =
+		SHARING(REAL(cuMemPoolImportFromShareableHandle)(pool, exported, type, flags));
 
 	if (result == CUDA_SUCCESS)
 		pool_remember(*pool, &imported_pool);
@@ -21,7 +30,7 @@ CUDA(cuMemPoolImportFromShareableHandle,
 CUDA(cuMemPoolExportPointer, (CUmemPoolPtrExportData * exported, CUdeviceptr pointer))
 {
 	struct allocation allocation;
-	CUresult result = REAL(cuMemPoolExportPointer)(exported, pointer);
+	CUresult result = SHARING(REAL(cuMemPoolExportPointer)(exported, pointer));
 
 	if (result != CUDA_SUCCESS || !allocations_take(&buffers, pointer, &allocation))
 		return result;
@@ -44,7 +53,7 @@ CUDA(cuMemPoolImportPointer,
 	CUdevice device;
 	size_t bytes = 0;
 	unsigned card;
-	CUresult result = REAL(cuMemPoolImportPointer)(pointer, pool, exported);
+	CUresult result = SHARING(REAL(cuMemPoolImportPointer)(pointer, pool, exported));
 
 	if (result != CUDA_SUCCESS ||
 		REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *pointer) != CUDA_SUCCESS ||

@@ -137,7 +137,9 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
  * (an OFD lock on byte 0 of the file), clears a record. */
 struct gpushare_process {
 	_Atomic uint32_t pid; /* in the process's own PID namespace; 0: unused */
-	uint32_t reserved;
+	/* Not 0: it has exported or imported memory, or is about to. A checkpoint would give it a
+	 * copy of its own. */
+	_Atomic uint32_t shares;
 	_Atomic uint64_t starttime;    /* /proc/PID/stat field 22, clock ticks since boot */
 	_Atomic uint64_t denied;       /* allocations refused because of the quota */
 	_Atomic uint64_t denied_bytes; /* size of the last of them */

@@ -258,6 +258,28 @@ void ledger_unimport(unsigned card, uint64_t bytes)
 	share(card_usage(card)->imported, -bytes);
 }
 
+/* In `shares`: calls in progress, and whether one has succeeded. */
+#define HAS_SHARED (UINT32_C(1) << 31)
+
+void ledger_share(void)
+{
+	int number = process_number();
+
+	if (number >= 0)
+		atomic_fetch_add(&process_record((unsigned)number)->shares, 1);
+}
+
+void ledger_shared(bool succeeded)
+{
+	int number = process_number_known();
+
+	if (number < 0)
+		return;
+	if (succeeded)
+		atomic_fetch_or(&process_record((unsigned)number)->shares, HAS_SHARED);
+	atomic_fetch_sub(&process_record((unsigned)number)->shares, 1);
+}
+
 void ledger_note_kept(unsigned card, uint64_t bytes)
 {
 	int number = process_number_known();

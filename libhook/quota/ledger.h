@@ -38,6 +38,12 @@ void ledger_unexport(unsigned card, uint64_t bytes);
 void ledger_import(unsigned card, uint64_t bytes);
 void ledger_unimport(unsigned card, uint64_t bytes);
 
+/* Around a call of the driver that exports or imports memory: from a success on, this process
+ * counts as one that shares memory, until it exits. Noted before the call, because gpushared asks
+ * once no call can be in progress. */
+void ledger_share(void);
+void ledger_shared(bool succeeded);
+
 /* For `gpushare why`: how much of the pools' memory is free. */
 void ledger_note_kept(unsigned card, uint64_t bytes);
 

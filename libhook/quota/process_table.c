@@ -119,6 +119,7 @@ static const char *join_locked(void)
 	struct gpushare_process *record = process_record((unsigned)number);
 	usage_clear((unsigned)number);
 	atomic_store(&record->starttime, starttime);
+	atomic_store(&record->shares, 0);
 	atomic_store(&record->denied, 0);
 	atomic_store(&record->denied_bytes, 0);
 	atomic_store(&record->pid, pid); /* from here on other processes may clear it */

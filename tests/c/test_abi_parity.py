@@ -40,7 +40,7 @@ STRUCTS: Final = {
         "ungated_ns"
     ),
     "work": "done waiting busy_ns since_ns pending_ns submitted ended throttled_ns forced begun",
-    "process": "pid starttime denied denied_bytes",
+    "process": "pid shares starttime denied denied_bytes",
     "detail": "pool_kept_bytes contexts",
     "usage": "held pending exported imported detail",
     "status_header": "magic abi_version high_water sharing",

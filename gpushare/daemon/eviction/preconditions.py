@@ -6,11 +6,12 @@
 | whole cards | no library in the container: a call blocks in the driver, and nothing is told |
 | MIG instances, clients of an MPS server | the driver cannot (NVIDIA/cuda-checkpoint 42; CRIU) |
 | managed memory | the driver cannot (CRIU, plugins/cuda/README) |
-| shared and imported memory | the driver cannot, or from 610 on only under its own launcher |
+| processes that have shared memory | each has a copy of its own afterwards (580.159.04) |
+| processes without the library | what they share is not known |
 | paused or frozen | a frozen process answers no call of the driver |
 
-What a tenant claims of itself decides only whether it is tried: the driver refuses the rest, and
-the tenant goes on as it was.
+Whether a process shares memory is its own claim. One that hides it loses what it shares, and a
+neighbour only what the two share.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
-from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest, Rank
@@ -91,23 +92,29 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     uses = state.observed.usage.processes.get(record.key, ())
     if record.isolation == MPS or any(use.is_mps for _, use in uses):
         return "it uses an MPS server, whose clients the driver cannot evict"
-    pages = state.tenants.pages.get(record.key)
+    return why_not_claimed(record, state.tenants)
+
+
+def why_not_claimed(record: TenantRecord, tenants: Tenants) -> str:
+    """Return why a tenant cannot be evicted by what its processes claim, "" if it can.
+
+    Until they are locked, they can still share memory: it is asked again then.
+    """
+    pages = tenants.pages.get(record.key)
     if pages is None:
         return "its pages are lost; restart the container"
-    return _why_not_claimed(pages, len(record.allocations))
-
-
-def _why_not_claimed(pages: Pages, cards: int) -> str:
     claims = pages.claims()
     if not claims:
         return "none of its programs uses a card"
-    uses = [use for claim in claims for use in claim.held[:cards]]
+    uses = [use for claim in claims for use in claim.held[: len(record.allocations)]]
     if any(use.kinds[abi.KIND_MANAGED] for use in uses):
         return "it has managed memory (cudaMallocManaged), which the driver cannot evict"
-    if any(use.exported_bytes or use.imported_bytes for use in uses):
-        return "its processes share GPU memory (CUDA IPC), which the driver cannot evict"
-    if any(use.kinds[abi.KIND_EXTERNAL] for use in uses):
-        return "it has imported memory of another API, which the driver cannot evict"
+    pid = next((claim.pid for claim in claims if claim.shares), 0)
+    if pid:
+        return (
+            f"its process {pid} has shared GPU memory (CUDA IPC, exported or imported memory), and "
+            "an eviction would end the sharing unnoticed. It can be evicted once that process exits"
+        )
     return ""
 
 
@@ -147,7 +154,7 @@ def driver_processes(
 ) -> tuple[EvictedProcess, ...]:
     """Return the tenant's processes that use the driver, the oldest first; CannotEvict for none.
 
-    They are those that have registered in its pages, and those that the driver lists.
+    They have registered in its pages; CannotEvict as well for one that only the driver lists.
     """
     usage, pages = observed.usage, tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
@@ -160,6 +167,12 @@ def driver_processes(
     ]
     if not members:
         raise CannotEvict(f"{record.title} cannot be evicted: none of its programs uses a card")
+    for process in members:
+        if (process.namespaced_pid, process.starttime) not in claimed:
+            raise CannotEvict(
+                f"{record.title} cannot be evicted: process {process.pid} uses the driver without "
+                "the interposer library, so that nothing is known of memory that it shares"
+            )
     members.sort(key=lambda process: (process.starttime, process.pid))
     return tuple(EvictedProcess(process.pid, process.starttime) for process in members)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of an eviction and of a restore: all processes of a tenant, or none. One thread's.
 
-    evict    record evicting > close the gate > lock all > checkpoint each > record evicted
+    evict    record evicting > close the gate > lock all > ask again > checkpoint each > record
     restore  record restoring, with its room > restore each > unlock all > open the gate > record
 
 The gate is the word `evicted` of the grant page: a call of the driver that finds it set asks for
@@ -23,6 +23,7 @@ from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
     driver_processes,
     origin,
+    why_not_claimed,
 )
 from gpushare.daemon.eviction.worker_main import (
     CHECKPOINTED,
@@ -80,6 +81,9 @@ class EvictionSteps:
             self._lock(record, eviction)
         except CheckpointError as error:
             self._put_back(record, eviction, f"it could not be locked ({error})")
+        why = why_not_claimed(record, self._state.tenants)
+        if why:
+            self._put_back(record, eviction, why)
         try:
             self._checkpoint(eviction)
         except CheckpointError as error:

@@ -48,6 +48,7 @@ class ProcessClaim:
 
     number: int
     pid: int  # in its own pid namespace
+    shares: bool  # it has exported or imported memory
     starttime: int
     denied: int
     denied_bytes: int  # the size of the last refused allocation
@@ -318,11 +319,11 @@ class StatusPage:
 def _claims(records: bytes, arrays: Sequence[_CardArrays]) -> Iterator[ProcessClaim]:
     whole = records[: len(records) - len(records) % abi.PROCESS_BYTES]
     for number, record in enumerate(abi.PROCESS.iter_unpack(whole)):
-        pid, _, starttime, denied, denied_bytes = record
+        pid, shares, starttime, denied, denied_bytes = record
         if pid:
             held = tuple(of_card.use_of(number) for of_card in arrays)
             denied, denied_bytes = min(denied, _MOST_DENIED), min(denied_bytes, _MOST_BYTES)
-            yield ProcessClaim(number, pid, starttime, denied, denied_bytes, held)
+            yield ProcessClaim(number, pid, bool(shares), starttime, denied, denied_bytes, held)
 
 
 def _read_arrays(fd: int, card: int, count: int) -> _CardArrays:

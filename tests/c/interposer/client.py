@@ -542,13 +542,19 @@ def set_limit(which: int, value: int) -> None:
     call("cuCtxSetLimit", which, c_size_t(value))
 
 
-def pool_export(pool: c_void_p, pointer: int) -> tuple[int, int, str]:
-    """(pid, descriptor of the pool, what names the allocation)"""
-    descriptor, exported = c_int(), IpcHandle()
+def pool_handle(pool: c_void_p) -> int:
+    """The descriptor of the pool"""
+    descriptor = c_int()
     where = (byref(descriptor), pool, FILE_DESCRIPTOR, c_uint64())
     call("cuMemPoolExportToShareableHandle", *where)
+    return descriptor.value
+
+
+def pool_export(pool: c_void_p, pointer: int) -> tuple[int, int, str]:
+    """(pid, descriptor of the pool, what names the allocation)"""
+    descriptor, exported = pool_handle(pool), IpcHandle()
     call("cuMemPoolExportPointer", byref(exported), c_uint64(pointer))
-    return os.getpid(), descriptor.value, bytes(exported).hex()
+    return os.getpid(), descriptor, bytes(exported).hex()
 
 
 def pool_import(pid: int, descriptor: int, text: str) -> int:

@@ -71,13 +71,19 @@ class InterposedTenant:
 
     def processes(self) -> list[int]:
         """The pids that entered themselves and were not cleared."""
+        return [record[0] for record in self._records() if record[0]]
+
+    def sharing(self) -> list[int]:
+        """The pids of those that have exported or imported memory, or are about to."""
+        return [record[0] for record in self._records() if record[0] and record[1]]
+
+    def _records(self) -> list[tuple[int, ...]]:
         text = self.status.read_bytes()
         high_water = abi.STATUS_HEADER.unpack_from(text, 0)[2]
-        records = [
+        return [
             abi.PROCESS.unpack_from(text, abi.status_process_offset(number))
             for number in range(high_water)
         ]
-        return [record[0] for record in records if record[0]]
 
     def used(self, card: int = 0) -> tuple[int, int]:
         """Return (bytes, contexts) of all processes; nothing may be pending when all is quiet."""

@@ -102,6 +102,31 @@ def test_memory_that_outlives_its_killed_maker_still_counts(way: Way, group: Ran
     way.counts(group, takers[0], 0)
 
 
+def test_who_has_shared_memory_says_so_until_it_exits(way: Way, group: Ranks) -> None:
+    maker, *takers = group
+    for taker in takers:
+        taker.ask(way.close)
+    maker.ask(way.let_go)
+    assert len(group.container.tenant.sharing()) == 3
+    maker.kill()
+    Rank(group.container).end()  # under the number of the maker
+    assert len(group.container.tenant.sharing()) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "shares"),
+    [
+        ("pool_handle(pool_create(handle_types=1))", True),
+        ("destroy_external(import_external(MIB))", True),
+        ("ipc_open('00' * 64)", False),
+        ("call('cuMemGetHandleForAddressRange', c_uint64(), c_uint64(alloc(1)), 1, 1, 0)", False),
+    ],
+)
+def test_a_process_shares_by_what_succeeds(group: Ranks, call: str, shares: bool) -> None:
+    assert isinstance(group[0].ask(call), dict) is not shares  # {"refused": ...}
+    assert len(group.container.tenant.sharing()) == shares
+
+
 def give(maker: Rank, taker: Rank, *, map_it: bool = True) -> None:
     """Let `maker` make 40 MiB as `piece`, and `taker` import it as `piece`."""
     maker.ask("shareable(40 * MIB)", "piece")

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.eviction import evictions, preconditions, steps
 from gpushare.daemon.eviction import worker_main as api
@@ -55,6 +57,11 @@ class EvictableTenant:
         """Whether all processes run, as if it had never been evicted."""
         states = {self.node.checkpoints.state(pid) for pid in self.pids}
         return (self.eviction, self.is_gated, states) == (None, False, {api.RUNNING})
+
+    def share(self, number: int) -> None:
+        """Have its library note that a process exports or imports memory."""
+        status = self.node.tenants.pages[self.key].status.fd
+        os.pwrite(status, b"\1", abi.status_process_offset(number) + abi.PROCESS_SHARES)
 
     @property
     def is_gated(self) -> bool:

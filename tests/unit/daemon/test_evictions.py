@@ -219,22 +219,32 @@ def test_those_that_wait_are_restored_when_there_is_room_online_first(made: Evic
     assert (first.eviction is None, second.eviction is None) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "exported", "why"),
-    [
-        ({abi.KIND_MANAGED: GIB}, 0, "managed memory"),
-        ({abi.KIND_EXTERNAL: GIB}, 0, "imported memory of another API"),
-        ({}, GIB, "share GPU memory"),
-    ],
-)
-def test_what_the_driver_cannot_evict_is_refused_before_the_lock(
-    made: EvictableNode, kinds: dict[int, int], exported: int, why: str
-) -> None:
+def test_what_the_driver_cannot_evict_is_refused_before_the_lock(made: EvictableNode) -> None:
     tenant = made.tenant()
     status = made.node.tenants.pages[tenant.key].status.fd
-    hold(status, 0, GIB, kinds=kinds, exported_bytes=exported)
-    made.refuses(tenant, why)
+    hold(status, 0, GIB, kinds={abi.KIND_MANAGED: GIB})
+    made.refuses(tenant, "managed memory")
+    hold(status, 0, GIB)
+    tenant.share(0)
+    made.refuses(tenant, f"its process {tenant.programs[0].pid} has shared GPU memory")
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+def test_one_that_shares_memory_until_it_is_locked_goes_on(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.checkpoints.during = lambda name, _: tenant.share(1) if name == "lock" else None
+    made.refuses(tenant, "has shared GPU memory.* It goes on as before")
+    assert tenant.goes_on
+    assert "checkpoint" not in {name for name, _ in made.node.checkpoints.calls}
+
+
+def test_a_process_without_the_library_may_share_memory_unseen(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    status = made.node.tenants.pages[tenant.key].status.fd
+    os.pwrite(status, bytes(abi.PROCESS_BYTES), abi.status_process_offset(1))
+    made.refuses(tenant, f"process {tenant.programs[1].pid} uses the driver without")
+    assert tenant.goes_on
+    assert made.node.checkpoints.calls == []
 
 
 def test_what_cannot_be_evicted_is_refused_by_its_reason(
