@@ -10,6 +10,8 @@
 #include "share/futex.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,8 @@ static CUresult find(int pid, struct sim_checkpoint **target, uint64_t *tag)
 		if (atomic_load(&(*target)->serving) && process_alive(*tag, &other) && other == pid)
 			return CUDA_SUCCESS;
 	}
-	return CUDA_ERROR_INVALID_VALUE;
+	return kill(pid, 0) != 0 && errno == ESRCH ? CUDA_ERROR_OPERATING_SYSTEM
+						   : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Wait for the answer to request number `number`; false if the process has died. */

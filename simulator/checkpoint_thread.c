@@ -3,9 +3,9 @@
  * The thread of a process that carries out the checkpoint calls of others. It sleeps on the number
  * of requests in the device file. A forked child has none.
  *
- * If a restore finds no room, the process stays off its cards for ever: every later restore returns
- * CUDA_ERROR_OPERATING_SYSTEM, and unlocking CUDA_ERROR_ILLEGAL_STATE (NVIDIA/cuda-checkpoint issue
- * 44).
+ * If a restore finds no room, the process stays off its cards for ever, in the state CHECKPOINTED:
+ * every later restore returns CUDA_ERROR_OPERATING_SYSTEM, and unlocking CUDA_ERROR_ILLEGAL_STATE
+ * (NVIDIA/cuda-checkpoint issue 44).
  */
 #include "checkpoint.h"
 
@@ -95,8 +95,6 @@ static CUresult restore(void)
 	was_without_room = result == CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS)
 		atomic_store(&own->state, CU_PROCESS_STATE_LOCKED);
-	else if (was_without_room)
-		atomic_store(&own->state, CU_PROCESS_STATE_FAILED);
 	return result;
 }
 

@@ -42,8 +42,8 @@ from gpushare.errors import UserError
 
 #: For threads that have passed the gate and not reached the driver yet.
 GRACE_SECONDS: Final = 0.0005
-#: After these a restore fails for ever (NVIDIA/cuda-checkpoint issue 44): OUT_OF_MEMORY,
-#: OPERATING_SYSTEM.
+#: After these a restore fails for ever, in the state CHECKPOINTED (NVIDIA/cuda-checkpoint issue
+#: 44): OUT_OF_MEMORY, OPERATING_SYSTEM.
 _LOST: Final = frozenset({2, 304})
 
 

@@ -216,10 +216,11 @@ void a_restore_without_room_is_the_last(void)
 	evict(target.pid);
 	fill(SIZE);
 	IS(CUDA_ERROR_OUT_OF_MEMORY, call(RESTORE, target.pid));
-	EQUAL(state_of(target.pid), CU_PROCESS_STATE_FAILED);
 	empty();
-	FAILS(call(RESTORE, target.pid));
-	FAILS(call(UNLOCK, target.pid));
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_CHECKPOINTED);
+	IS(CUDA_ERROR_OPERATING_SYSTEM, call(RESTORE, target.pid));
+	IS(CUDA_ERROR_ILLEGAL_STATE, call(UNLOCK, target.pid));
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_CHECKPOINTED);
 	peer_kill(target);
 	FAILS(cuCheckpointProcessGetState(target.pid, &state));
 }

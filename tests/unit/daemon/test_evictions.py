@@ -41,6 +41,7 @@ LEAST_MEMORY = preconditions.least_memory
 
 
 OUT_OF_MEMORY = CheckpointError("restore: CUDA_ERROR_OUT_OF_MEMORY", 2)
+OUT_OF_MEMORY_BEFORE = CheckpointError("restore: CUDA_ERROR_OPERATING_SYSTEM", 304)
 
 
 REFUSED = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
@@ -157,14 +158,16 @@ def test_a_process_that_the_driver_has_lost_is_reported_and_counts(made: Evictab
     assert made.capacity().available_bytes == before + 40 * GIB
 
 
-def test_a_restore_out_of_memory_is_final(made: EvictableNode) -> None:
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, OUT_OF_MEMORY_BEFORE])
+def test_a_restore_out_of_memory_is_final(made: EvictableNode, error: CheckpointError) -> None:
+    """The driver leaves the state as it was, also where a killed daemon has seen the first one."""
     tenant = made.evicted(programs=2)
-    made.node.checkpoints.faults["restore", tenant.pids[1]] = OUT_OF_MEMORY
+    made.node.checkpoints.faults["restore", tenant.pids[1]] = error
     with pytest.raises(EvictionFailed, match="gpushare stop train"):
         made.node.evictions.restore(tenant.key)
     assert tenant.state == "failed"
     assert tenant.eviction is not None
-    assert "OUT_OF_MEMORY" in tenant.eviction.error
+    assert str(error) in tenant.eviction.error
 
 
 def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode) -> None:
