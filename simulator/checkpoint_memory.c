@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of a checkpointed process. All that it had on its cards, except what its contexts
- * take, becomes host memory of its own, page by page, for which its memory cgroup is charged. What
- * was written is moved there: a call that would still use the card would read zeros.
+ * The memory of a checkpointed process. All that it had on its cards becomes host memory of its
+ * own, page by page, for which its memory cgroup is charged. What was written is moved there: a
+ * call that would still use the card would read zeros.
  */
 #include "checkpoint.h"
 
@@ -73,14 +73,6 @@ static void pace(const struct sim_card *card, uint64_t began_ns, uint64_t bytes)
 
 		nanosleep(&pause, NULL);
 	}
-}
-
-/* What a process's contexts take by themselves is made anew by a restore. */
-static uint64_t buffer_bytes(const struct sim_card *card, uint64_t bytes)
-{
-	const uint64_t own = card_profile(card)->context_bytes;
-
-	return bytes > own ? bytes - own : 0;
 }
 
 /* Charge for `bytes` of the copy from `offset` on, in the time that copying takes. */
@@ -174,15 +166,14 @@ CUresult checkpoint_evict(void)
 
 	copy_bytes = 0;
 	for (uint32_t i = 0; i < device_entries(); i++)
-		copy_bytes +=
-			buffer_bytes(&device->cards[i], device->cards[i].shares[own].used_bytes);
+		copy_bytes += device->cards[i].shares[own].used_bytes;
 	copy = copy_bytes ? mmap(NULL, copy_bytes, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
 			  : NULL;
 	REQUIRE(copy != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
 	for (uint32_t i = 0; i < device_entries(); i++) {
 		const struct sim_card *card = &device->cards[i];
-		const uint64_t bytes = buffer_bytes(card, card->shares[own].used_bytes);
+		const uint64_t bytes = card->shares[own].used_bytes;
 
 		fill(card, offset, bytes);
 		offset += bytes;
@@ -228,7 +219,7 @@ CUresult checkpoint_return(void)
 	}
 	move_contents(false);
 	for (uint32_t i = 0; i < device_entries(); i++)
-		pace(&device->cards[i], clock_ns(), buffer_bytes(&device->cards[i], bytes[i]));
+		pace(&device->cards[i], clock_ns(), bytes[i]);
 	if (copy)
 		munmap(copy, copy_bytes);
 	copy = NULL;

@@ -22,7 +22,7 @@ from gpushare.daemon.node import LoadedDriver
 
 #: Deadlines in seconds. NVIDIA publishes no times. In production even the state of a process took
 #: more than 5 s (modal-client PR 3835), and CRIU's 10 s interrupted locks (cuda-checkpoint issue
-#: 26). A copy has been seen at 0.5 GiB/s and more.
+#: 26). A copy has been seen at 0.5 GiB/s and more; an H100 took 0.65 s per GiB.
 LOAD_SECONDS: Final = 60.0
 STATE_SECONDS: Final = 30.0
 LOCK_SECONDS: Final = 20.0  # for the process to complete its work; an endless kernel never does

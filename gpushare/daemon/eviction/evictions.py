@@ -445,8 +445,8 @@ def _without(values: Mapping[str, T], key: str) -> dict[str, T]:
     return {other: value for other, value in values.items() if other != key}
 
 
-#: So long a kill waits: a copy of 80 GiB takes 16 s at 5 GiB/s, which others have published.
-PATIENCE_SECONDS: Final = 30.0
+#: So long a kill waits: an H100 took 0.65 s per GiB, so that 80 GiB take 53 s.
+PATIENCE_SECONDS: Final = 60.0
 REASON: Final = "before it is killed: the driver hangs on the kill of a restored process"
 
 
