@@ -5,13 +5,18 @@
  * Pages have no identity here, so the reserve is a number. Instances that were last launched on one
  * stream cannot run at the same time and share pages; those of different streams have their own.
  * The CUDA programming guide ("Graph Memory Nodes") guarantees no more than that.
+ *
+ * An H200 with driver 580 takes chunks for a graph before it refuses it, and keeps them: no trim
+ * frees them, and no graph uses them. Here it is one chunk each time.
  */
 #include "graph_memory.h"
 
 #include <string.h>
 
+#define LOST_BYTES (UINT64_C(32) << 20)
+
 static struct {
-	uint64_t bytes, used;
+	uint64_t bytes, used, lost;
 } reserves[SIM_CARDS];
 
 static uint64_t whole_units(uint64_t bytes)
@@ -89,18 +94,28 @@ static void reserve_shrink(CUdevice ordinal, uint64_t bytes)
 	reserves[ordinal].bytes = bytes;
 }
 
+static bool reserve_cover(CUdevice ordinal)
+{
+	const uint64_t used = used_bytes(ordinal), bytes = used + reserves[ordinal].lost;
+
+	if (bytes > reserves[ordinal].bytes &&
+		!reserve_grow(ordinal, bytes - reserves[ordinal].bytes)) {
+		pools_trim();
+		if (!reserve_grow(ordinal, bytes - reserves[ordinal].bytes)) {
+			if (reserve_grow(ordinal, LOST_BYTES))
+				reserves[ordinal].lost += LOST_BYTES;
+			return false;
+		}
+	}
+	reserves[ordinal].used = used;
+	return true;
+}
+
 bool reserves_cover(void)
 {
-	for (CUdevice i = 0; i < (CUdevice)device_count(); i++) {
-		uint64_t used = used_bytes(i);
-
-		if (used > reserves[i].bytes && !reserve_grow(i, used - reserves[i].bytes)) {
-			pools_trim();
-			if (!reserve_grow(i, used - reserves[i].bytes))
-				return false;
-		}
-		reserves[i].used = used;
-	}
+	for (CUdevice i = 0; i < (CUdevice)device_count(); i++)
+		if (!reserve_cover(i))
+			return false;
 	return true;
 }
 
@@ -116,7 +131,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice card)
 			instance->stream = NULL;
 	}
 	reserves_cover();
-	reserve_shrink(card, reserves[card].used);
+	reserve_shrink(card, reserves[card].used + reserves[card].lost);
 	latch_drop(&graph_memory);
 	return CUDA_SUCCESS;
 }
@@ -137,6 +152,7 @@ void graphs_forget_context(CUcontext context)
 			allocation_set_live(allocation, false);
 	}
 	reserves_cover();
+	reserves[context->device].lost = 0;
 	if (reserves[context->device].bytes > 0)
 		reserve_shrink(context->device, reserves[context->device].used);
 	latch_drop(&graph_memory);
