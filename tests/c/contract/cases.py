@@ -19,6 +19,7 @@ UNSEEN = frozenset(
         "bound_memory_is_held_by_its_multicast_object",
         "a_limit_is_what_it_was_raised_to_or_what_it_was",
         "a_green_context_takes_memory_that_its_end_does_not_give_back",
+        "the_end_of_the_primary_context_gives_back_what_green_contexts_took",
         "a_managed_variable_is_given_back_with_its_module",
         "a_graph_over_the_card_is_out_of_memory_until_there_is_room",
         "every_name_is_looked_up_as_the_table_says",

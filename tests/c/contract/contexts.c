@@ -179,24 +179,32 @@ void a_limit_is_what_it_was_raised_to_or_what_it_was(void)
 	CHECK(now >= 8 * heap && now < 16 * heap);
 }
 
-void a_green_context_takes_memory_that_its_end_does_not_give_back(void)
+static CUgreenCtx green_context(void)
 {
 	CUdevResource whole, part, rest;
 	CUdevResourceDesc description;
-	CUcontext context, current;
 	unsigned int count = 1;
 	CUgreenCtx green;
+
+	OK(cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM));
+	OK(cuDevSmResourceSplitByCount(&part, &count, &whole, &rest, 0, 8));
+	OK(cuDevResourceGenerateDesc(&description, &part, 1));
+	OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+	return green;
+}
+
+void a_green_context_takes_memory_that_its_end_does_not_give_back(void)
+{
+	CUcontext context, current;
 
 	begin();
 	OK(launch_ns(NULL, 1000)); /* the kernel is loaded */
 	OK(cuCtxSynchronize());
-	OK(cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM));
-	OK(cuDevSmResourceSplitByCount(&part, &count, &whole, &rest, 0, 8));
-	OK(cuDevResourceGenerateDesc(&description, &part, 1));
 	for (int i = 0; i < 3; i++) {
 		const size_t before = free_bytes();
-		OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+		const CUgreenCtx green = green_context();
 		const size_t taken = before - free_bytes();
+
 		CHECK(taken >= 4 * MIB && taken < 16 * MIB);
 		OK(cuCtxFromGreenCtx(&context, green));
 		OK(cuCtxPushCurrent_v2(context));
@@ -207,4 +215,17 @@ void a_green_context_takes_memory_that_its_end_does_not_give_back(void)
 		OK(cuGreenCtxDestroy(green));
 		EQUAL(before - free_bytes(), taken);
 	}
+}
+
+void the_end_of_the_primary_context_gives_back_what_green_contexts_took(void)
+{
+	enum { CONTEXTS = 8 };
+
+	begin();
+	const size_t before = free_bytes();
+	for (int i = 0; i < CONTEXTS; i++)
+		OK(cuGreenCtxDestroy(green_context()));
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	begin();
+	CHECK(before < free_bytes() + CONTEXTS * 2 * MIB);
 }
