@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { NONE, LEGACY, PER_THREAD };
+enum { NONE, LEGACY, PER_THREAD, UNTOUCHED = 77 };
 
 static const struct line {
 	const char *symbol, *name;
@@ -69,8 +69,9 @@ static bool differs(const char *name, int version, uint64_t flags, int driver, b
 {
 	const char *symbol = version > driver ? NULL : expected(name, version, flags, driver);
 	void *wanted = symbol ? dlsym(library, symbol) : NULL, *found = NULL;
-	const CUdriverProcAddressQueryResult untouched = 77;
-	CUdriverProcAddressQueryResult status = untouched;
+	CUdriverProcAddressQueryResult status;
+	memset(&status, UNTOUCHED, sizeof(status));
+	const CUdriverProcAddressQueryResult untouched = status;
 	CUresult result = find(name, &found, version, flags, &status);
 	bool is_right;
 
