@@ -9,7 +9,7 @@
 #include "clock.h"
 #include "driver.h"
 #include "memory.h"
-#include "piece.h"
+#include "physical.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,26 +31,13 @@ static bool architecture_is_supported(void)
 #endif
 }
 
-/* Whether any process could hold a part of this one's memory, or has lent it one. */
-static bool shares_memory(struct sim_card *card)
-{
-	uint64_t holders[SIM_PROCESSES / 64];
-	const uint32_t own = tag_process(process_tag());
-
-	card_lock(card);
-	pieces_holders(card, holders);
-	card_unlock(card);
-	return holders[own / 64] >> own % 64 & 1;
-}
-
 CUresult checkpoint_supported(void)
 {
 	REQUIRE(architecture_is_supported() && !managed_exists(), CUDA_ERROR_NOT_SUPPORTED);
 	for (uint32_t i = 0; i < device_entries(); i++) {
 		struct sim_card *card = &device->cards[i];
 
-		REQUIRE(!card->shares[tag_process(process_tag())].mps_client &&
-				!shares_memory(card),
+		REQUIRE(!card->shares[tag_process(process_tag())].mps_client,
 			CUDA_ERROR_NOT_SUPPORTED);
 		REQUIRE(!checkpoint_concerns(card) || card_profile(card)->parent == 0,
 			CUDA_ERROR_NOT_SUPPORTED);
@@ -183,6 +170,7 @@ CUresult checkpoint_evict(void)
 		if (checkpoint_concerns(&device->cards[i]))
 			leave_card(&device->cards[i]);
 	}
+	physicals_part();
 	return CUDA_SUCCESS;
 }
 

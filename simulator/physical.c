@@ -352,3 +352,48 @@ CUresult cuMemImportFromShareableHandle(
 		free(import);
 	return result;
 }
+
+/* Empty pages stay empty. */
+static bool copy_file(int to, int from, size_t bytes)
+{
+	char page[4096], empty[4096] = {0};
+	size_t at = 0;
+
+	while (at < bytes && pread(from, page, sizeof(page), (off_t)at) == sizeof(page) &&
+		(memcmp(page, empty, sizeof(page)) == 0 ||
+			pwrite(to, page, sizeof(page), (off_t)at) == sizeof(page)))
+		at += sizeof(page);
+	return at == bytes;
+}
+
+/* If there is no memory for a copy, it stays shared. */
+static void part(struct physical *physical)
+{
+	struct physical own = *physical;
+
+	own.maker = process_tag();
+	own.number = piece_number();
+	own.shared = false;
+	own.fd = memory_file(&own);
+	if (own.fd < 0 || !copy_file(own.fd, physical->fd, own.bytes)) {
+		if (own.fd >= 0)
+			close(own.fd);
+		return;
+	}
+	uncount(physical);
+	close(physical->fd);
+	*physical = own;
+	card_lock(own.card);
+	own.card->shares[tag_process(process_tag())].evicted_bytes += own.bytes;
+	card_unlock(own.card);
+	mappings_show(physical);
+}
+
+void physicals_part(void)
+{
+	space_take();
+	for (struct physical *physical = all; physical; physical = physical->next)
+		if (physical->shared)
+			part(physical);
+	space_drop();
+}

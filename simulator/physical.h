@@ -27,6 +27,13 @@ struct physical *physical_of(CUmemGenericAllocationHandle handle);
 /* With the space's latch held: remove a reference; with the last one, the memory is released. */
 void physical_drop(struct physical *physical);
 
+/* Off its cards, this process gets a copy of its own of what it shares: a restore takes memory of
+ * the card for it, and the others keep theirs. */
+void physicals_part(void);
+
+/* vmm.c, with the latch held: have a memory's mappings show its file. */
+void mappings_show(struct physical *physical);
+
 /* vmm.c: what is mapped at [pointer, pointer + bytes), all of it by one mapping, and its offset in
  * the memory; null if nothing is. With the latch held. */
 struct physical *mapped_at(CUdeviceptr pointer, size_t bytes, size_t *offset);

@@ -103,6 +103,28 @@ static bool overlaps(struct region *region, size_t offset, size_t bytes)
 	return false;
 }
 
+static bool show(uint64_t pointer, size_t bytes, const struct physical *physical, size_t offset)
+{
+	return mmap((void *)(pointer + space_shadow()), bytes, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->fd,
+		       (off_t)offset) != MAP_FAILED;
+}
+
+static void show_in(struct region *region, void *data)
+{
+	const struct physical *physical = data;
+
+	for (struct mapping *mapping = region->mappings; mapping; mapping = mapping->next)
+		if (mapping->physical == physical)
+			show(region->base + mapping->offset, mapping->bytes, physical,
+				mapping->physical_offset);
+}
+
+void mappings_show(struct physical *physical)
+{
+	regions_visit(show_in, physical);
+}
+
 static CUresult map(CUdeviceptr pointer, size_t bytes, size_t offset, struct physical *physical)
 {
 	struct region *region = reservation(pointer, bytes);
@@ -112,9 +134,7 @@ static CUresult map(CUdeviceptr pointer, size_t bytes, size_t offset, struct phy
 		CUDA_ERROR_INVALID_VALUE);
 	mapping = malloc(sizeof(*mapping));
 	REQUIRE(mapping, CUDA_ERROR_OUT_OF_MEMORY);
-	if (mmap((void *)(pointer + space_shadow()), bytes, PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->fd,
-		    (off_t)offset) == MAP_FAILED) {
+	if (!show(pointer, bytes, physical, offset)) {
 		free(mapping);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -241,36 +241,72 @@ static void have_managed_memory(int socket)
 
 	begin();
 	OK(cuMemAllocManaged(&pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+	OK(cuMemsetD32_v2(pointer, 1, MIB / 4));
+	OK(cuCtxSynchronize());
 	go_on(socket);
 }
 
+void managed_memory_cannot_leave(void)
+{
+	struct peer target = peer_start(have_managed_memory);
+
+	hear(target.socket);
+	begin();
+	OK(call(LOCK, target.pid));
+	IS(CUDA_ERROR_NOT_SUPPORTED, call(CHECKPOINT, target.pid));
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_LOCKED);
+	OK(call(UNLOCK, target.pid));
+	say(target.socket, 0);
+	hear(target.socket); /* and it goes on */
+	peer_kill(target);
+}
+
+/* Exports memory, and says what is in it each time that it is asked. */
 static void have_shared_memory(int socket)
 {
+	unsigned int word;
 	int fd;
 
 	begin();
-	OK(cuMemExportToShareableHandle(&fd,
-		physical(0, SIZE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	go_on(socket);
+	const CUmemGenericAllocationHandle memory =
+		physical(0, SIZE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	const CUdeviceptr pointer = mapped(memory, SIZE);
+	OK(cuMemExportToShareableHandle(&fd, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	say_fd(socket, fd);
+	for (;;) {
+		hear(socket);
+		OK(cuMemcpyDtoH_v2(&word, pointer, sizeof(word)));
+		say(socket, word);
+	}
 }
 
-void managed_and_shared_memory_cannot_leave(void)
+static unsigned long long seen_by(struct peer target)
 {
-	struct peer targets[] = {peer_start(have_managed_memory), peer_start(have_shared_memory)};
+	say(target.socket, 0);
+	return hear(target.socket);
+}
 
-	for (int i = 0; i < 2; i++)
-		hear(targets[i].socket);
+void a_checkpoint_ends_the_sharing_of_memory_unnoticed(void)
+{
+	struct peer target = peer_start(have_shared_memory);
+	CUmemGenericAllocationHandle memory;
+	const int fd = hear_fd(target.socket);
+
 	begin();
-	for (int i = 0; i < 2; i++) {
-		OK(call(LOCK, targets[i].pid));
-		IS(CUDA_ERROR_NOT_SUPPORTED, call(CHECKPOINT, targets[i].pid));
-		EQUAL(state_of(targets[i].pid), CU_PROCESS_STATE_LOCKED);
-		OK(call(UNLOCK, targets[i].pid));
-		say(targets[i].socket, 0);
-		hear(targets[i].socket); /* and it goes on */
-		peer_kill(targets[i]);
-	}
+	OK(cuMemImportFromShareableHandle(
+		&memory, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	const CUdeviceptr pointer = mapped(memory, SIZE);
+	OK(cuMemsetD32_v2(pointer, 1, 1));
+	OK(cuCtxSynchronize());
+	EQUAL(seen_by(target), 1);
+	const size_t before = free_bytes();
+	evict(target.pid);
+	put_back(target.pid);
+	EQUAL(before - free_bytes(), SIZE); /* for a copy */
+	OK(cuMemsetD32_v2(pointer, 2, 1));
+	OK(cuCtxSynchronize());
+	EQUAL(seen_by(target), 1);
+	peer_kill(target);
 }
 
 void calls_wait_until_the_unlock(void)
