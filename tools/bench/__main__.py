@@ -110,15 +110,16 @@ def main(arguments: Sequence[str]) -> int:
     results += _shares(options, failed)
     output = ROOT / "build" / "bench.json"
     write(results, output)
-    print(table(results))
+    over = [result for result in results if result.met is False]
+    print(table([*over, *(result for result in results if result not in over)]))
     print("\nadded: the median of the rounds' differences; by exec: what only executes runc adds")
     print("of shares, without: the same processes at the same time on the bare simulated driver")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:
         print(line, file=sys.stderr)
-    over = [result.name for result in results if result.met is False]
     if over:
-        print(f"bench: over budget: {', '.join(over)}", file=sys.stderr)
+        names = ", ".join(result.name for result in over)
+        print(f"bench: over budget: {names}", file=sys.stderr)
     return 1 if failed or over else 0
 
 
