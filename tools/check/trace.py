@@ -19,25 +19,41 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from tests.guard.generate import GeneratedContainer
-from tests.guard.nodes import RecordedDaemon
 from tests.stack import Stack
+from tests.system.waiting import wait_until
 
 from .command import Failure, run
 
 TRACED: Final = Path(__file__).with_name("traced.py")
+_T = TypeVar("_T")
+
 _REPEATED: Final = 7
 _APART_SECONDS: Final = 0.1
+_CONTAINER: Final = {
+    "ociVersion": "1.0.2",
+    "process": {"args": ["sh"], "env": ["GPUSHARE_MEMORY=4GiB"], "cwd": "/", "user": {"uid": 0}},
+    "root": {"path": "rootfs"},
+    "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+    "hooks": {"createRuntime": [{"path": "/bin/true"}]},
+    "linux": {
+        "namespaces": [{"type": "pid"}, {"type": "mount"}],
+        "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+    },
+    "annotations": {"gpushare.io/cores": "30"},
+}
 _POD: Final = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -141,39 +157,54 @@ class Window:
 
 
 def _of_daemon() -> list[Traced]:
-    with Stack() as stack, tempfile.TemporaryDirectory() as place:
+    with Stack() as stack, tempfile.TemporaryDirectory() as place, ExitStack() as running:
         out = Path(place) / "calls.json"
-        node = RecordedDaemon(stack, {}, wrapper=(sys.executable, str(TRACED), str(out)))
+        stack.start_daemon(wrapper=(sys.executable, str(TRACED), str(out)))
+        asked = ("--memory", "4GiB", "--cores", "30", "--policy", "fixed-share")
+        program = [*stack.cli, "run", "--name", "traced", *asked, "--", "cat"]
+        cat = subprocess.Popen(program, stdin=subprocess.PIPE, env=stack.environment)
+        running.callback(cat.communicate)
+        wait_until(lambda: [row["name"] for row in stack.client.tenants()] == ["traced"])
         creates, sets = [], []
-        try:
-            for number in range(_REPEATED + 1):
-                case = GeneratedContainer(
-                    f"{number:03}", {"gpushare.io/cores": "30"}, {"GPUSHARE_MEMORY": "4GiB"}
-                )
-                reply, window = _timed(partial(node.create, case))
-                creates.append(window)
-                node.bind(reply["key"], case.identity)
-                time.sleep(_APART_SECONDS)
-                changed = {"memory": "3GiB", "cores": "20"}
-                _, window = _timed(partial(node.daemon.set, case.identity, changed))
-                sets.append(window)
-                node.end(reply["key"], case.identity)
-                time.sleep(_APART_SECONDS)
-        finally:
-            node.close()
+        for number in range(_REPEATED + 1):
+            folder = Path(place) / f"container-{number}"
+            (folder / "rootfs/usr/lib64").mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps(_CONTAINER))
+            key, window = _timed(partial(_create, stack.socket, folder))
+            creates.append(window)
+            stack.client.exchange("release", {"key": key, "id": folder.name})
+            size = f"{4 + number % 2}GiB"
+            _, window = _timed(partial(stack.client.set, "traced", memory=size, cores="20"))
+            sets.append(window)
+        running.close()
         assert stack.daemon is not None
         stack.daemon.stop()
         calls = [TracedCall(*one) for one in json.loads(out.read_text())]
     return [_in_each("create", calls, creates[1:]), _in_each("set", calls, sets[1:])]
 
 
-def _timed(operation: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], Window]:
-    begun = time.monotonic()
-    answer = operation()
-    answered = time.monotonic()
+def _create(path: Path, folder: Path) -> str:
+    """Ask for a container as the launcher does; return the key of its reservation."""
+    fields = {"id": folder.name, "bundle": str(folder), "verb": "create", "marker": "strong"}
+    files = [os.open(folder / name, os.O_RDONLY | os.O_DIRECTORY) for name in (".", "rootfs")]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.connect(str(path))
+        socket.send_fds(link, [json.dumps({"op": "create", **fields}).encode()], files)
+        for file in files:
+            os.close(file)
+        while "ok" not in (answer := json.loads(link.recv(1 << 20))):
+            pass
     if not answer["ok"]:
         raise Failure(f"gpushared refused what is to be counted: {answer}")
-    return answer, Window(begun, answered)
+    return str(answer["key"])
+
+
+def _timed(operation: Callable[[], _T]) -> tuple[_T, Window]:
+    begun = time.monotonic()
+    answer = operation()
+    window = Window(begun, time.monotonic())
+    time.sleep(_APART_SECONDS)
+    return answer, window
 
 
 def _in_each(operation: str, calls: Sequence[TracedCall], windows: Sequence[Window]) -> Traced:
