@@ -32,7 +32,9 @@ def run(arguments: Sequence[str], database: Path) -> int:
         _PTH.unlink()
     database.unlink(missing_ok=True)
     made = coverage.Coverage(data_file=str(database), config_file=False, messages=False)
-    made.combine([str(record) for record in start.RECORDS.iterdir()])
+    # A process that was killed while it wrote leaves a journal beside its record.
+    records = [path for path in start.RECORDS.iterdir() if not path.name.endswith("-journal")]
+    made.combine([str(path) for path in records])
     made.save()
     return done.returncode
 

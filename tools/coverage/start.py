@@ -4,6 +4,9 @@
 Whatever starts a program, and with which environment, its lines are recorded for the test that the
 environment names when the program ends. A program that cannot write the record ends as it would
 without it.
+
+gpushared starts its workers as `python -I -S`, which reads no .pth file, and kills them: here they
+start without -S, and write their record five times a second.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ import atexit
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -24,6 +30,7 @@ import coverage
 TEST_VARIABLE: Final = "GPUSHARE_MEASURED_TEST"
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDS: Final = ROOT / "build/coverage/records"
+_WORKER: Final = "gpushare_worker"  # an option of such a worker's interpreter
 
 _measuring: list[coverage.Coverage] = []
 
@@ -67,6 +74,22 @@ def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -
     os.kill(os.getpid(), number)
 
 
+def _with_site(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def started(path: str, argv: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        if argv[:3] == [sys.executable, "-I", "-S"]:
+            argv = [argv[0], "-X", _WORKER, argv[1], *argv[3:]]
+        return function(path, argv, *arguments, **options)
+
+    return started
+
+
+def _save_often() -> None:
+    while True:
+        time.sleep(0.2)
+        _save()
+
+
 def main() -> None:
     """Measure this process until it ends, executes another program or is terminated."""
     if coverage.Coverage.current():
@@ -78,6 +101,9 @@ def main() -> None:
         setattr(os, name, _saving_first(getattr(os, name)))
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
+    os.posix_spawn = _with_site(os.posix_spawn)
+    if _WORKER in sys._xoptions:
+        threading.Thread(target=_save_often, daemon=True).start()
 
 
 if __name__ == "__main__":
