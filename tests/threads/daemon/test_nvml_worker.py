@@ -73,7 +73,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Puppet]:
     monkeypatch.setattr(worker_process, "worker_command", lambda: argv)
     monkeypatch.setattr(nvml_client, "_FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(nvml_client, "_LONGEST_WAIT_SECONDS", 0.01)
-    driver = Nvml(Path("/x/libnvidia-ml.so.1"), {}, 2.0)
+    driver = Nvml(Path("/x/libnvidia-ml.so.1"), {}, 60.0)  # a slow machine is not what is tested
     yield Puppet(file, driver)
     driver.close()
 
