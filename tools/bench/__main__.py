@@ -112,7 +112,10 @@ def main(arguments: Sequence[str]) -> int:
     write(results, output)
     over = [result for result in results if result.met is False]
     print(table([*over, *(result for result in results if result not in over)]))
-    print("\nadded: the median of the rounds' differences; by exec: what only executes runc adds")
+    print(
+        "\nadded: the median of the rounds' differences; between: where it is with 95 % probability"
+    )
+    print("exec: what a program adds that only executes runc")
     print("of shares, without: the same processes at the same time on the bare simulated driver")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:

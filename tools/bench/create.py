@@ -26,7 +26,7 @@ from .native import FLOOR, exec_only
 from .result import Result
 from .turns import BenchError, Times, take
 
-ROUNDS, PARTS_ROUNDS, CRUN_ROUNDS = 40, 30, 30
+ROUNDS, PARTS_ROUNDS, CRUN_ROUNDS = 100, 60, 60
 BUDGET_MS = 3.0
 FIRST_BUDGET_MS = 6.0
 TRUE = Path("/bin/true")
@@ -131,10 +131,11 @@ def measure() -> Iterator[Result]:
     """Compare with runc on the same bundle without the quota."""
     with Stack() as stack:
         start(stack)
-        plain, asking = Layered(stack), Layered(stack, quota=True)
+        plain, again, asking = Layered(stack), Layered(stack), Layered(stack, quota=True)
         launcher = stack.installation.launcher
         variants = {
             "runc": plain.creating(stack.runtime),
+            "runc again": again.creating(stack.runtime),
             FLOOR: plain.creating(exec_only(stack.runtime, stack.root)),
             "gpushare": asking.creating(launcher),
             "first": asking.creating(launcher, unseen_cache),
@@ -144,6 +145,7 @@ def measure() -> Iterator[Result]:
     for variant, name, budget in (
         ("gpushare", "create with a GPU", BUDGET_MS),
         ("first", "create, an image's first start", FIRST_BUDGET_MS),
+        ("runc again", "create, runc beside itself", None),
     ):
         yield series.compare("create", variant, "runc", name=name, budget=budget, floor=FLOOR)
 

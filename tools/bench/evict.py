@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random evictions of real containers: every byte is where it was, and what gpushare itself takes.
 
-1000 sequences of evict, restore, move, kill, out of memory and a daemon that is killed. After each,
-the contents of each container's memory are looked at, and the ledger is compared with what the
-driver says. tests/system/test_evict_random.py runs fewer.
+A hundred sequences of evict, restore, move, kill, out of memory and a daemon that is killed. After
+each, the contents of each container's memory are looked at, and the ledger is compared with what
+the driver says. tests/system/test_evict_random.py runs fewer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.stack.bundle import Bundle
 from .result import Result
 from .turns import BenchError
 
-SEQUENCES = 1000
+SEQUENCES = 100
 STEPS = 6
 MOST = 5
 GIB = 1 << 30

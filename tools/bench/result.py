@@ -21,6 +21,8 @@ class Result:
         value: the median with gpushare.
         baseline: the median without; None where there is no such thing.
         delta: what gpushare adds: the median of the rounds' differences.
+        interval: what the true median is between with a probability of 95 %; None where it is not
+            measured by rounds, or by too few.
         budget: the most that may be added; None for a figure that is only for comparison.
         absolute: the budget is the most that `value` may be, not `delta`.
         at_least: the budget is the least that `value` may be.
@@ -40,6 +42,7 @@ class Result:
     at_least: bool = False
     p90: tuple[float, float] | None = None
     floor: float | None = None
+    interval: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -63,6 +66,8 @@ class Result:
             "value": self.value,
             "baseline": self.baseline,
             "delta": self.delta,
+            "delta_low": self.interval and self.interval[0],
+            "delta_high": self.interval and self.interval[1],
             "ratio": self.ratio,
             "p90": p90,
             "baseline_p90": baseline_p90,
@@ -73,7 +78,8 @@ class Result:
         return given | known
 
 
-HEADINGS = ("WHAT", "WITHOUT", "P90", "WITH", "P90", "ADDED", "BY EXEC", "RATIO", "BUDGET", "")
+_COMPARED = ("WHAT", "WITHOUT", "P90", "WITH", "P90", "ADDED", "BETWEEN", "EXEC", "RATIO")
+HEADINGS = (*_COMPARED, "BUDGET", "")
 
 
 def table(results: Sequence[Result]) -> str:
@@ -95,6 +101,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         sign = ">= " if result.at_least else "<= " if result.absolute else "<= +"
         budget = f"{sign}{result.budget:g} {result.unit}"
         verdict = "ok" if result.met else "OVER"
+    within = "" if result.interval is None else "{:+.2f} to {:+.2f}".format(*result.interval)
     p90, p90_without = (f"{each:.2f}" for each in result.p90) if result.p90 else ("", "")
     return (
         result.name,
@@ -103,6 +110,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         f"{result.value:.2f} {result.unit}",
         p90,
         "" if result.delta is None else f"{result.delta:+.2f} {result.unit}",
+        within,
         "" if result.floor is None else f"{result.floor:+.2f}",
         "" if result.ratio is None else f"x {result.ratio:.3f}",
         budget,
@@ -120,3 +128,17 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """Return the least value that `percent` of `values` do not exceed (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return what the median lies between with a probability of 95 %; None for under six values.
+
+    By order statistics, whatever the distribution: how many of n values are below the median is
+    binomial with probability a half.
+    """
+    ordered, count = sorted(values), len(values)
+    left, tail = 0, 0.5**count
+    while tail <= 0.025:
+        left += 1
+        tail += math.comb(count, left) / 2**count
+    return (ordered[left - 1], ordered[count - left]) if left else None

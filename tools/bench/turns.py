@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .result import Result, percentile
+from .result import Result, median_interval, percentile
 
 Times = dict[str, float]
 """What one go measured: milliseconds (or what `compare` is told) by the name of the part."""
@@ -46,20 +46,24 @@ class Series:
     ) -> Result:
         """Return how `variant` differs from `baseline` in `part`, and how `floor` does."""
         with_it, without = self._times[variant, part], self._times[baseline, part]
+        differences = self._differences(part, variant, baseline)
         return Result(
             name=name,
             unit=unit,
             value=statistics.median(with_it),
             baseline=statistics.median(without),
-            delta=self._difference(part, variant, baseline),
+            delta=statistics.median(differences),
+            interval=median_interval(differences),
             budget=budget,
             p90=(percentile(with_it, 90), percentile(without, 90)),
-            floor=None if floor is None else self._difference(part, floor, baseline),
+            floor=None
+            if floor is None
+            else statistics.median(self._differences(part, floor, baseline)),
         )
 
-    def _difference(self, part: str, variant: str, baseline: str) -> float:
+    def _differences(self, part: str, variant: str, baseline: str) -> list[float]:
         pairs = zip(self._times[variant, part], self._times[baseline, part], strict=True)
-        return statistics.median(a - b for a, b in pairs)
+        return [a - b for a, b in pairs]
 
 
 def take(variants: Mapping[str, Callable[[], Times]], rounds: int) -> Series:
