@@ -95,6 +95,23 @@ def test_a_state_that_is_none_fails_the_container(place: HookBundle, state: Any,
     assert said in stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "poststop",
+        "createRuntime --socket",
+        "createRuntime --socket /s",
+        "createRuntime --key k",
+        "createRuntime --else x",
+    ],
+)
+def test_other_arguments_fail_the_container(hook: Path, words: str) -> None:
+    done = subprocess.run([hook, *words.split()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpushare: usage: gpushare-hook createRuntime")
+
+
 # --- registered by hooks.d, where no key is given ---
 
 REGISTERED = {"path": "/h", "args": ["gpushare-hook", "createRuntime"]}
