@@ -4,9 +4,10 @@
  *
  *     startup FILTER DRIVER ROUNDS THREADS
  *
- * Every round forks one process for each library, in alternating order; it starts so many threads
- * that wait, loads the library and calls cuInit. Prints, for dlopen and for both calls together,
- * the median of each library and the median of the rounds' differences, in microseconds: "BARE
+ * Every round forks one process for each library, in alternating order. Its file table has room for
+ * 64 descriptors, the least there is, as a container's may have. It starts so many threads that
+ * wait, loads the library and calls cuInit. Prints, for dlopen and for both calls together, the
+ * median of each library and the median of the rounds' differences, in microseconds: "BARE
  * FILTERED DIFFERENCE", twice.
  */
 #define _GNU_SOURCE
@@ -33,6 +34,8 @@ static _Noreturn void child(const char *path, unsigned long threads, int result)
 	struct times times;
 	pthread_t thread;
 
+	if (close_range(64, ~0U, CLOSE_RANGE_UNSHARE) != 0)
+		_exit(1);
 	for (unsigned long i = 0; i < threads; i++)
 		if (pthread_create(&thread, NULL, wait_for_end, NULL) != 0)
 			_exit(1);
