@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,9 +18,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from gpushare.protocol import CODE_INTERNAL
 from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
-from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
 
 Start = Callable[..., Emulator]
 Cli = Callable[..., Result]
@@ -50,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for one in started:
         with one:
-            pass
+            one.terminate()
 
 
 def shown(screen: str) -> bool:
@@ -71,7 +73,11 @@ def test_keys_move_fold_sort_and_filter(start: Start) -> None:
     top.until(lambda screen: "serve" in screen)
     top.press("?")
     top.until(lambda screen: "PgUp" in screen and "train" not in screen)
-    top.press("x")
+    top.press("x", "\x0c")
+    top.until(shown)
+    top.press("enter")
+    top.until(lambda screen: "CARD GPU" in screen and "the last 10 minutes" in screen)
+    top.press("q")
     top.until(shown)
 
 
@@ -159,6 +165,11 @@ def test_a_signal_reaches_the_process_that_was_selected(
         top.press("y")
         top.until(lambda screen: "done: send SIGTERM" in screen)
         assert sleeping.wait(timeout=20) == -signal.SIGTERM
+        top.press("p", *"40", "enter", "y")
+        top.until(lambda screen: "done: set train: cores 40" in screen)
+        daemon.answers["cards"] = refusal(CODE_INTERNAL, "gpushared failed")
+        top.until(lambda screen: bool(re.search(r"no new data since \d\d:\d\d:\d\d: ", screen)))
+    assert next(one for one in daemon.requests if one["op"] == "set")["cores"] == "40"
 
 
 def test_a_process_that_took_the_number_since_gets_no_signal(

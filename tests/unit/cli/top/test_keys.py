@@ -11,6 +11,7 @@ import pytest
 from gpushare.cli.top.keys import (
     Effect,
     InputMode,
+    ScreenAction,
     ShareChange,
     Signal,
     UiState,
@@ -18,7 +19,7 @@ from gpushare.cli.top.keys import (
     prompt,
 )
 from gpushare.cli.top.snapshot import TopSnapshot
-from gpushare.cli.top.view import index, rows
+from gpushare.cli.top.view import INTERVALS, index, rows
 
 from .made import machine
 
@@ -66,6 +67,15 @@ def test_space_folds_a_card_and_unfolds_it() -> None:
     folded = typed(" ")
     assert len(rows(machine(), folded.view)) == 5
     assert len(rows(machine(), typed(" ", state=folded).view)) == 9
+    # A process has nothing beneath it, so its container is folded; the last row of a list neither.
+    assert len(rows(machine(), typed("end", "left").view)) == 7
+    assert typed("t", "end", "up", "up").view.folded == frozenset()
+
+
+@pytest.mark.parametrize("key", ["down", "home", " "])
+def test_no_row_is_selected_where_there_is_none(key: str) -> None:
+    none = replace(machine(), cards=(), containers=())
+    assert typed(key, snapshot=none) == UiState()
 
 
 def test_s_selects_the_next_sort_column_and_r_reverses_the_order() -> None:
@@ -87,6 +97,21 @@ def test_a_filter_is_typed_and_escape_takes_it_away() -> None:
     assert typed("esc", state=state).view.filter == ""
     assert typed("esc", state=kept).view.filter == ""
     assert typed("/", "q").mode is InputMode.FILTER
+    assert typed("/", *"tra", "^u").view.filter == ""
+
+
+def test_help_and_graphs_lead_back_to_the_table() -> None:
+    assert typed("?", "z").mode is InputMode.TABLE
+    assert typed("enter", "q").mode is InputMode.TABLE
+    assert typed("enter", "z").mode is InputMode.GRAPHS
+    assert typed("z") == UiState()
+    assert typed_with_effects("^l")[1] == [ScreenAction.REDRAW]
+
+
+def test_the_interval_is_one_of_a_list_and_takes_effect_at_once() -> None:
+    for key, last in (("+", INTERVALS[-1]), ("-", INTERVALS[0])):
+        state, effects = typed_with_effects(*key * len(INTERVALS))
+        assert (state.view.interval, set(effects)) == (last, {ScreenAction.POLL})
 
 
 @pytest.mark.parametrize("key", ["k", "f9", "p"])
@@ -100,7 +125,9 @@ ALLOWED = UiState(may_change=True)
 
 
 def test_a_signal_is_sent_after_a_yes() -> None:
-    asked = typed("end", "k", *"int", "enter", state=ALLOWED)
+    typing = typed("end", "k", *"int", state=ALLOWED)
+    assert prompt(typing).endswith("Esc: cancel): int")
+    asked = typed("enter", state=typing)
     assert prompt(asked) == "send SIGINT to 702 kernel of notebook? y/n"
     _, effects = typed_with_effects("y", state=asked)
     notebook = machine().containers[2]
@@ -131,7 +158,9 @@ def test_an_invalid_signal_and_an_invalid_row_are_reported() -> None:
 
 
 def test_a_share_is_changed_after_a_yes() -> None:
-    asked = typed("down", "p", *"burst-share 40%", "enter", state=ALLOWED)
+    typing = typed("down", "p", *"burst-share 40%", state=ALLOWED)
+    assert prompt(typing).endswith("Esc: cancel): burst-share 40%")
+    asked = typed("enter", state=typing)
     assert prompt(asked) == "set serve: policy burst-share cores 40? y/n"
     serve = machine().containers[1]
     assert typed_with_effects("y", state=asked)[1] == [ShareChange(serve, "burst-share", 40)]

@@ -83,6 +83,7 @@ def frames() -> Iterator[Frame]:
     yield screen(view=pane("card", 1))
     yield screen(lines=12, view=TableView(detail=True))
     yield screen(snapshot=evicted(), view=pane("container", "d" * 16, 0))
+    yield screen(snapshot=evicted(), view=pane("card", 0))
     for more in ({"waits_since": TAKEN - 60}, {"state": "restoring"}, {"state": "failed"}):
         yield screen(snapshot=evicted(**more))
     cards = tuple(card(number, health="lost" if number == 14 else "ok") for number in range(16))
@@ -92,7 +93,9 @@ def frames() -> Iterator[Frame]:
         container("stuck", compute={"is_hung": True}),
         container("well"),
     )
-    yield screen(140, snapshot=TopSnapshot(0.0, (card(health="GPU is lost: XID 79"),), marked))
+    lost = TopSnapshot(0.0, (card(health="GPU is lost: XID 79"),), marked)
+    yield screen(140, snapshot=lost)
+    yield screen(snapshot=lost, view=pane("container", "stuck", 0))
     waiting = tuple(f"job-{number} has waited 3 min for 8 GiB" for number in range(5))
     yield screen(lines=40, snapshot=replace(machine(), waiting=waiting))
 
