@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,43 @@ def test_a_gpushared_that_restarts_is_waited_for(
     assert last == "gpushare: ticket 3f2a8c01: no room was found in time. Nothing was started."
 
 
+ENGINE = ("docker", "run", "-e", "GPUSHARE_MEMORY=4GiB", "image")
+
+
+def test_the_container_of_an_engine_gets_what_was_granted(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("gpushare.cli.run._execute", lambda *words: executed.append(words))
+    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "5" * 32}]
+    granted = {"state": "granted", "position": 0, "waiting": 0, "since": 0.0, "reason": ""}
+    daemon.answers["queue-poll"] = [{"ok": True, **granted}]
+    assert cli("run", "--wait", "--", *ENGINE).exit_code == 0
+    [(words, environment, _)] = executed
+    assert words == with_ticket(ENGINE, 2)
+    assert environment["GPUSHARE_TICKET"] == "5" * 32
+    take = daemon.requests[0]
+    assert take["variables"] == {"GPUSHARE_MEMORY": "4GiB"}
+    refused = cli("run", "--wait", "--memory", "1GiB", "--", *ENGINE)
+    assert refused.exit_code == 125
+    assert "Add -e GPUSHARE_MEMORY=1GiB to its options instead." in refused.stderr
+    unread = cli("run", "--wait", "--", "docker", "run", "--env-file", "/none", "image")
+    assert "--env-file /none: No such file" in unread.stderr
+
+
+def test_what_could_not_be_bound_is_released(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    grant = {"key": "k", "id": "host-k", "mounts": [], "env": {}}
+    daemon.answers["open"] = [{"ok": True, **grant}]
+    daemon.answers["bind"] = refusal("refused", "its process has ended")
+    daemon.answers["release"] = [{"ok": True}]
+    result = cli("run", "--memory", "1GiB", "--", "true")
+    assert (result.exit_code, result.stderr) == (125, "gpushare: its process has ended\n")
+    assert [one["op"] for one in daemon.requests] == ["open", "bind", "release"]
+
+
 def found(*words: str) -> EngineRequest:
     request = engine_request(words)
     assert request is not None
@@ -138,6 +176,11 @@ def found(*words: str) -> EngineRequest:
 )
 def test_variables_are_read_before_the_image(words: tuple[str, ...]) -> None:
     assert found(*words).variables == {"GPUSHARE_MEMORY": "4GiB"}
+
+
+@pytest.mark.parametrize("words", [("docker", "ps"), ("docker", "--debug"), ("true", "run")])
+def test_another_command_requests_nothing(words: tuple[str, ...]) -> None:
+    assert engine_request(words) is None
 
 
 def test_files_annotations_and_cards_are_read(

@@ -10,11 +10,13 @@ import pytest
 import yaml
 from click.testing import Result
 
-from gpushare import config
+from gpushare import config, settings
 from gpushare.host import cdi_files, driver
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED
 from tests.unit.host.layouts import UUIDS, debian, run_installer
 
-from .conftest import Cli
+from .conftest import STATUS, Cli
+from .fake_daemon import AnsweringDaemon
 
 TEXT = """\
 max_tenants: 4
@@ -61,6 +63,32 @@ def test_show_has_every_key_and_what_sets_it(cli: Cli, file: Path) -> None:
     assert shown["defaults.memory"] == ("4GiB", f"{file}:2, limited to max_per_request.memory")
     assert shown["namespaces.team.trust.env"] == ("request", f"{file}:9")
     assert shown["idle.action"][1] == "default"
+
+
+def test_show_has_what_labels_of_the_node_set(
+    cli: Cli, file: Path, daemon: AnsweringDaemon
+) -> None:
+    file.write_text(TEXT + "cards: {GPU-1: {max_tenants: 2}}\n")
+    labels = {"max_per_request.memory": "3GiB", ALLOWED_MODE: "exclusive", CORDONED: "0"}
+    current = {key: {"value": text, "source": f"label {key}"} for key, text in labels.items()}
+    status = {**STATUS, "config": str(file), "node_settings": current}
+    daemon.answers["status"] = [{"ok": True, **status}]
+    shown = rows(cli("config", "show", "--json"))
+    changed = {key: value for key, (value, source) in shown.items() if source.startswith("label")}
+    assert changed == {
+        "max_per_request.memory": "3GiB",
+        "cards.GPU-1.allowed_mode": "exclusive",
+        "cards.*.allowed_mode": "exclusive",
+        "cards.0.cordoned": True,
+    }
+    assert shown["cards.GPU-1.max_tenants"] == (2, f"{file}:11")
+
+
+def test_show_of_users_and_the_schema(cli: Cli, file: Path) -> None:
+    shown = rows(cli("config", "show", "--config", str(file), "--users", "--json"))
+    assert shown["users.max_per_card.tenants"] == (2, f"{file}:7")
+    assert shown["users.max_per_request.memory"] == ("4GiB", f"{file}:4")
+    assert json.loads(cli("config", "schema").stdout) == settings.load_schema()
 
 
 def test_check_reports_every_problem_at_once(cli: Cli, file: Path) -> None:

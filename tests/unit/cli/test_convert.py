@@ -51,6 +51,9 @@ def test_it_writes_to_stdout_and_leaves_the_file(cli: Cli, pod: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout == OURS
     assert pod.read_text() == POD
+    document = json.loads(cli("convert", str(pod), "--to", "gpushare", "--json").stdout)
+    assert (document["text"], document["changed"]) == (OURS, True)
+    assert [one["name"] for one in document["containers"]] == ["c"]
 
 
 def test_in_place_keeps_mode_and_link(cli: Cli, pod: Path, tmp_path: Path) -> None:
@@ -120,6 +123,10 @@ def test_every_problem_of_every_file_is_reported(cli: Cli, write: Callable[..., 
         f"{second}:2:1: not YAML: did not find expected node content",
         f"{second}: 1 problem (0 containers, 0 request a GPU)",
     ]
+    folder = Path(first).parent
+    assert cli("validate", "--quiet", str(folder)).stdout == result.stdout
+    (folder / "empty").mkdir()
+    assert "contains no .yaml, .yml" in cli("validate", str(folder / "empty")).stderr
 
 
 def test_warnings_alone_are_another_status_where_strict(
@@ -201,6 +208,7 @@ def test_it_judges_for_another_machine_without_a_daemon(cli: Cli, tmp_path: Path
     assert result.exit_code == 4
     assert cli("compat", path, "--driver", "470.57.02").exit_code == 3
     assert cli("compat", path, "--cuda", "12.4").exit_code == 0
+    assert "without a config.json" in cli("compat", f"{path}/rootfs", "--cuda", "12.4").output
     assert cli("compat", path, "--cuda", "11.8", "--driver", "999.1").exit_code == 3
     assert cli("compat", path, "--cuda", "13.0", "--cc", "8.0", "--mig").exit_code == 0
     mps = ("compat", path, "--cuda", "13.0", "--cc", "8.0", "--backend", "mps")
@@ -225,4 +233,7 @@ def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(
     said = json.loads(result.output)
     assert (said["kind"], said["result"]) == ("container", "ok")
     assert [card["name"] for card in said["machine"]["cards"]] == ["NVIDIA H200"]
-    assert said["machine"]["driver"] == "580.159.04"
+    assert (said["machine"]["driver"], said["machine"]["backend"]) == ("580.159.04", "interposer")
+    train["isolation"] = "exclusive"
+    said = json.loads(cli("compat", "train", "--json").output)
+    assert said["machine"]["backend"] == "exclusive"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from gpushare import images
+from gpushare import images, knowledge
 from gpushare.cli.text import WIDTH
 from gpushare.images import InspectedImage, NotFound
 
@@ -35,6 +35,26 @@ def test_an_unknown_word_is_an_error_with_suggestions(cli: Cli) -> None:
     assert (other.exit_code, other.stdout) == (1, "")
     assert "lists the topics" in other.stderr
     assert "no such file, container" in other.stderr
+
+
+def test_alone_it_lists_every_topic(cli: Cli) -> None:
+    lines = cli("explain").stdout.splitlines()
+    topics = (one.name for one in knowledge.all_entries() if one.group in knowledge.TOPICS)
+    assert [
+        name for name in topics if not any(line.startswith(f"  {name} ") for line in lines)
+    ] == []
+
+
+def test_a_file_comes_before_a_code_and_a_folder_is_validated(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "It can also mean:\n  NVML_ERROR_INVALID_ARGUMENT: " in cli("explain", "2").stdout
+    Path("2").write_text(COMPOSE)
+    result = cli("explain", "2")
+    assert result.stdout.startswith("compose, container train")
+    assert "It can also mean CUDA_ERROR_OUT_OF_MEMORY" in " ".join(result.stderr.split())
+    assert "run `gpushare validate ./`" in cli("explain", "./").stderr
 
 
 @pytest.mark.parametrize("word", ["\x1b[31m", "../../etc/passwd", "a" * 5000])
@@ -117,6 +137,44 @@ def test_keys_are_shown_with_meaning_and_translator_and_the_source_that_applies(
     assert all("device plugin" in row["translated_by"] for row in side["ignored"])
     assert side["combined"] == {"memory": "4GiB", "cores": "30"}
     assert (side["applied"], side["effective"]["kind"]) == ({}, "none")
+
+
+PODS = """\
+kind: Pod
+metadata: {name: p, annotations: {gpushare.io/%s}}
+spec: {containers: [{name: a, image: i, resources: {limits: {%s}}}, {name: b, image: i}]}
+"""
+LIMIT = "gpushare.io/memory-1gib: 4"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "limit", "told"),
+    [
+        ("none: x", "", '"x" (gpushare): -> not a gpushare key'),
+        ("memory: 4Q", "", '"4Q" (gpushare): Memory of each card. -> is not a size'),
+        ("memory: 4GiB", "", "annotation gpushare.io/memory names no container."),
+        ("container.a.vendor: nvidia.com/gpumem=1", "", "admission policy found"),
+        ("container.a.cores: 30", LIMIT, f"scheduler allocates limit {LIMIT.replace(': ', '=')}."),
+    ],
+)
+def test_what_a_pod_requests_is_explained(
+    explain: Explain, annotation: str, limit: str, told: str
+) -> None:
+    assert told in " ".join(explain(PODS % (annotation, limit)).stdout.split())
+
+
+def test_the_cards_of_an_engine_and_files_that_gpushared_cannot_read(explain: Explain) -> None:
+    for cards, told in (
+        ("gpus: all", "all cards from compose gpus"),
+        ("devices: [nvidia.com/gpu=0, nvidia.com/gpu=1]", "0, 1 from compose devices"),
+    ):
+        text = f"services: {{a: {{image: i, runtime: gpushare, {cards}}}}}\n"
+        assert told in explain(text).stdout
+    spec = '{"ociVersion": "1.0", "process": {"args": ["x"]}, "root": {"path": "r"}, "mounts": 5}'
+    wrong = explain(spec, name="config.json")
+    assert (wrong.exit_code, "mounts is not a list" in wrong.stderr) == (1, True)
+    wrong = explain(COMPOSE, config="max_tenant: 4\n")
+    assert (wrong.exit_code, "did you mean max_tenants?" in wrong.stderr) == (1, True)
 
 
 def test_the_file_of_the_gpushared_that_answers_is_the_nodes(

@@ -7,9 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.testing import CliRunner
 
+import gpushare as package
 from gpushare import protocol
-from gpushare.cli import gpushare
+from gpushare.cli import gpushare, kubectl
 from gpushare.cli.commands import SECTIONS
 
 from .conftest import CARD
@@ -44,6 +46,12 @@ def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
     result = cli()
     assert result.exit_code == 0
     assert "next: sudo gpushare setup" in result.output
+
+
+def test_the_version_is_that_of_the_package(cli: Cli) -> None:
+    assert cli("--version").output == f"gpushare {package.__version__}\n"
+    done = CliRunner().invoke(kubectl.command, ["--version"])
+    assert done.output == f"{kubectl.PROGRAM} {package.__version__}\n"
 
 
 def test_help_has_each_command_in_its_section_with_an_example(cli: Cli) -> None:

@@ -100,7 +100,11 @@ def shown_status() -> Iterable[Scene]:
         ("ls", "card ls", ""),
     )
     profiled = rows(CARD)
-    yield Scene({"cards": [profiled[0], {**profiled[1], "profiles": PROFILES}]}, ("ls",))
+    with_profiles = [profiled[0], {**profiled[1], "profiles": PROFILES}]
+    yield Scene({"cards": with_profiles}, ("ls", "ls --profiles"))
+    ends = (("NV4", 1, 1), ("PHB", 2, 5), ("NV4", 3, 1))
+    links = [{"kind": kind, "index": index, "distance": far} for kind, index, far in ends]
+    yield Scene({"cards": rows(card(links=links))}, ("card ls",))
     for more in ({"tenants": 0}, {"warnings": ["no CDI spec"]}):
         yield Scene({"status": [{"ok": True, **STATUS, **more}]}, ("",))
     yield Scene(
@@ -121,12 +125,37 @@ def shown_status() -> Iterable[Scene]:
         },
         ("ps", "ps -a"),
     )
+    lost = {**EVICTED, "state": "failed"}
+    yield Scene(
+        {
+            "tenants": rows(
+                tenant("until", 1, 4, ends_at=AT),
+                tenant("lost", 1, 4, eviction=lost),
+                tenant("back", 1, 4, eviction={**EVICTED, "state": "restoring"}),
+                tenant("whole", 1, 4, isolation="exclusive", share_percent=None, mps=MPS),
+            )
+        },
+        ("ps --wide",),
+    )
+    granted = {"state": "granted", "cards": [0, 1], "granted": AT + 7500, "since": AT}
+    yield Scene(
+        {
+            "tenants": rows(),
+            "queue": rows(
+                {**waiting(), **granted, "count": None},
+                {**waiting(), "kind": "restore", "ticket": "", "name": "", "uid": 1000},
+            ),
+        },
+        ("queue",),
+    )
     yield Scene({"tenants": rows(), "queue": rows(waiting())}, ("ps",))
     states: tuple[dict[str, Any], ...] = (
         {"used": 5, **BURST, **NOTED},
         {"used": 5, "oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB},
         {"isolation": "exclusive", "overhead_bytes": 0, "contexts": 0},
         {"used": 0, "eviction": {**EVICTED, "held": True, "waits_since": AT}},
+        {"eviction": {**lost, "error": "cuCtxCreate failed"}, "ends_at": AT, "mps": MPS},
+        {"interventions": [{"by": "operator", "reason": "why", "since": AT}]},
     )
     for state in states:
         yield Scene(of_tenant(**state), ("inspect train",))
@@ -145,6 +174,14 @@ EVICTED: Final[dict[str, Any]] = {
     "held": False,
     "waits_since": None,
     "error": "",
+}
+MPS: Final = {
+    "share": "space",
+    "percentage": 25,
+    "chunks": 2,
+    "memory_limit": "cgroup",
+    "server_state": "",
+    "lost": "its server was killed",
 }
 SET: Final = (
     "--profile small --memory 6GiB --memory-limit 8GiB --cores 040 --weight 3 --priority 0 "
@@ -301,6 +338,7 @@ def explained() -> Iterable[Scene]:
         report(widest, cards=[wide], idle_since=AT, stale_reason="no answer within 5 s"),
         report(*many, denied_allocations=1, last_denied_allocation=last),
         report(process(accounted=False, cards=[]), cards=[whole], **more),
+        report(eviction=EVICTED, advice=[], notes=["not given: video"]),
         report(state="none", cards=[], reason="add -e GPUSHARE_MEMORY=4GiB"),
     ):
         yield Scene(found, ("why train",))
@@ -356,6 +394,27 @@ def documented() -> Iterable[Scene]:
     yield Scene({}, tuple(f"explain {code}" for code in codes))
 
 
+def refused() -> Iterable[Scene]:
+    """Yield scenes of options that contradict each other, of no card, and of a reload."""
+    contradictions = (
+        "audit",
+        "compat ./image --driver 999.1",
+        "compat ./image --mig",
+        "config show --namespace team --users",
+        "convert - --to gpushare --in-place",
+        "doctor --redact",
+        "verify --mps --cores 30",
+        "verify --single",
+    )
+    yield Scene({}, contradictions)
+    none = {"cards": rows(), "status": [{"ok": True, **STATUS, "driver_version": ""}]}
+    yield Scene(
+        none, ("verify --runtime docker", "verify --runtime docker --mps", "compat ./image")
+    )
+    for changed in (["defaults.memory"], []):
+        yield Scene({"reload": [{"ok": True, "changed": changed}]}, ("config reload",))
+
+
 def dated(request: Reply) -> Reply:
     """Return the request, whose time is in seconds before now."""
     ago = {"since": round(time.time() - request["since"], -2)} if "since" in request else {}
@@ -365,7 +424,14 @@ def dated(request: Reply) -> Reply:
 def transcripts() -> Iterable[str]:
     """Run every scene; yield commands, their requests (>), what they print, and their status."""
     with tempfile.TemporaryDirectory() as folder:
-        for scene in (*shown_status(), *changes(), *explained(), *happened(), *documented()):
+        for scene in (
+            *shown_status(),
+            *changes(),
+            *explained(),
+            *happened(),
+            *documented(),
+            *refused(),
+        ):
             path = Path(folder, "control.sock")
             daemon = AnsweringDaemon(path, {**answers(), **scene.answers})
             with daemon.answering():
