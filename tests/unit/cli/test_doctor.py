@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from gpushare.host import cgroups, driver, init_system
 from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
+from gpushare.settings import ConfigError, ConfigProblem
 from gpushare.setup import low_level_runtime
 
 from .conftest import CARD, STATUS, Cli, tenant
@@ -224,6 +227,107 @@ def test_a_node_without_its_link_is_lost_at_a_reload(
     assert (check.level, check.fix) == ("warn", f"{RESTART}: gpushared creates it")
     (tmp_path / "1:3").symlink_to("/dev/null")
     assert list(checks._char_links(found)) == []
+
+
+def broken_configuration(_file: Path | None) -> Config:
+    raise ConfigError(Path("/g.yaml"), ConfigProblem(2, "max_tenant", "unknown key"))
+
+
+def without_runtime(_runtime: Path) -> str:
+    raise low_level_runtime.NoRuntime("/usr/bin/runc does not exist")
+
+
+#: What is replaced in gpushare, or written beneath the machine's folder, and what doctor says then.
+BROKEN: list[tuple[str, Any, str]] = [
+    ("gpushare.checks.ENGINES", {}, "warn  no container engine (): only `gpushare run` works"),
+    ("gpushare.install.current", lambda: None, "warn  gpushare is not installed in"),
+    ("gpushare.__version__", "9.0", "is installed, this command is 9.0; gpushare setup"),
+    ("gpushare.checks.low_level_runtime.runtime_version", without_runtime, "; install runc, then"),
+    ("gpushare.config.load", broken_configuration, "fail  configuration: /g.yaml:2: max_tenant:"),
+    ("cdi.json", "[]", "cdi.json: not an object; gpushare setup"),
+    (
+        "cdi.json",
+        '{"containerEdits": {"mounts": [{"hostPath": "/none"}]}}',
+        "belongs to another driver: /none does not exist",
+    ),
+    ("0.1.0-0123456789ab/bin/gpushare-hook", None, "gpushare-hook is missing; gpushare setup"),
+    (checks.HOOK, None, "docker run --gpus: refused by dockerd"),
+]
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize(("place", "broken", "line"), BROKEN)
+def test_what_is_broken_is_reported(
+    cli: Cli,
+    machine: CheckedMachine,
+    place: str,
+    broken: Any,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subprocess, "run", no_program)
+    assert line not in cli("doctor").output
+    if place.startswith("gpushare."):
+        monkeypatch.setattr(place, broken)
+    elif broken is None:
+        (machine.root / place).unlink()
+    else:
+        (machine.root / place).write_text(broken)
+    assert line in cli("doctor").output
+
+
+def no_program(*_: object, **__: object) -> None:
+    raise FileNotFoundError
+
+
+@pytest.mark.parametrize(
+    ("version", "instead"),
+    [
+        ("24.0.9", "whole card"),
+        ("27.0.1", '"features": {"cdi": true}'),
+        ("28.2.0", "; or --device"),
+    ],
+)
+@pytest.mark.usefixtures("simulated")
+def test_what_docker_takes_instead_of_gpus_depends_on_its_version(
+    cli: Cli, machine: CheckedMachine, version: str, instead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine.root / checks.HOOK).unlink()
+    done = subprocess.CompletedProcess((), 0, version)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    [line] = (one for one in cli("doctor").output.splitlines() if "--gpus" in one)
+    assert instead in line
+
+
+def test_the_driver_s_own_files_are_checked(
+    cli: Cli, machine: CheckedMachine, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = driver.files.DriverFile("/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.1")
+    found = driver.InstalledDriver(Path("/"), RootedTree(), "580.95.05", (file,), (), ())
+    monkeypatch.setattr(driver, "find", lambda: found)
+    monkeypatch.setattr(driver, "kernel_version", lambda: "570.1")
+    monkeypatch.setattr(driver, "LINKS", machine.root)
+    (machine.root / driver.CUDA).symlink_to("/usr/lib/libcuda.so.570.1")
+    daemon.answers["status"] = [{"ok": True, **STATUS, "driver_version": ""}]
+    output = cli("doctor").output
+    assert "ok    driver 580.95.05, 0 cards\n" in output
+    assert "fail  kernel module 570.1, libraries 580.95.05: versions must match; reboot" in output
+    assert "fail  nvidia-uvm is not loaded" in output
+    assert f"fail  {machine.root}/libcuda.so.1 does not belong to driver 580.95.05" in output
+    daemon.answers["status"] = [{"ok": True, **STATUS, "cards": 0}]
+    assert "CUDA 13.0, 0 cards; see nvidia-smi" in cli("doctor").output
+
+
+def test_a_node_of_kubernetes_without_credentials_is_checked_itself(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", no_program)
+    daemon.answers["status"] = [{"ok": True, **STATUS, "kubernetes_mode": "dra"}]
+    result = cli("doctor", "--k8s", "--kubeconfig", "/none")
+    first, second, *_ = result.output.splitlines()
+    assert first.startswith("warn  API server: not checked: kubeconfig /none: No such file")
+    assert second.startswith("warn  kubelet: version not known")
+    assert "plugins_registry" in result.output
 
 
 def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:

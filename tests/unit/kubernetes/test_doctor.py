@@ -15,9 +15,11 @@ import yaml
 
 from gpushare.checks import Check
 from gpushare.checks.kubernetes import RUNTIME_CLASSES, NodeFacts, check_cluster, check_node
+from gpushare.kubernetes.api.labels import settings_of
 from gpushare.kubernetes.api.server import ApiServer
-from gpushare.kubernetes.api.slices import SlicePublisher
-from gpushare.quota.node_settings import NodeSetting
+from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
+from gpushare.protocol.kubernetes import DRIVER
+from gpushare.quota.node_settings import OWN, NodeSetting
 from tests.stack.api_server import StandInApiServer
 from tests.unit.kubernetes.made import card
 from tests.unit.kubernetes.made import node as cards_of
@@ -101,6 +103,13 @@ def test_the_kubelets_version(
     assert text in line
 
 
+def test_a_feature_gate_of_the_kubelet_and_another_engine(machine: Machine) -> None:
+    machine.kubelet, machine.containerd = "Kubernetes v1.34.9", "crio version 1.34.1"
+    machine.configure(featureGates={"DRAConsumableCapacity": True})
+    assert found(machine, "kubelet 1.").startswith("ok kubelet 1.34, with the feature gate")
+    assert not any("containerd" in line for line in lines(check_node(machine.facts, None)))
+
+
 @pytest.mark.parametrize(
     ("version", "dump", "level", "text"),
     [
@@ -178,6 +187,50 @@ def test_what_the_credentials_may_not_read_is_not_judged(
     for word in ("node", "RuntimeClass", "ResourceSlices"):
         assert lines[word].startswith("warn"), lines[word]
         assert "name a kubeconfig that may read it: --kubeconfig FILE" in lines[word]
+
+
+def test_labels_that_set_something_are_compared_with_what_is_in_effect(
+    asked: Callable[..., dict[str, str]], cluster: StandInApiServer, machine: Machine
+) -> None:
+    labels = {f"{OWN}policy": "burst-share", f"{OWN}size": "1", "gpushare.io/mode": "dra"}
+    node = {"metadata": {"labels": labels}}
+    cluster.put(NODE, node)
+    machine.settings = {}
+    lines = asked()
+    assert lines["defaults.policy"].startswith(
+        "warn defaults.policy: burst-share, by the node label"
+    )
+    assert "not in effect" in lines["defaults.policy"]
+    assert any("unknown label" in line and "kubectl label" in line for line in lines.values())
+    machine.settings = dict(settings_of(node).settings)
+    assert asked()["defaults.policy"].startswith("ok")
+
+
+@pytest.mark.parametrize(("clock", "level"), [(None, "warn"), (0.0, "fail")])
+def test_another_clock_of_the_api_server(
+    asked: Callable[..., dict[str, str]],
+    api: ApiServer,
+    clock: float | None,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "clock", lambda: clock)
+    assert asked()["clock"].startswith(f"{level} clock: ")
+
+
+def test_a_cluster_that_is_too_old_or_does_not_answer(
+    asked: Callable[..., dict[str, str]], cluster: StandInApiServer
+) -> None:
+    device = {"name": "gpu-0"}
+    spec = {"driver": DRIVER, "nodeName": "n", "devices": [device]}
+    cluster.put(f"{SLICES}/n-0", {"spec": spec})
+    assert "upgrade to 1.36" in asked()["ResourceSlices"]
+    cluster.fault = lambda _method, path: 404 if path == SLICES else None
+    assert "upgrade to Kubernetes 1.34" in asked()["the"]
+    cluster.fault = lambda *_: "drop"
+    lines = asked()
+    assert lines["API"].startswith("fail API server: ")
+    assert lines["kubelet"].startswith("ok")
 
 
 def test_a_resource_of_the_device_plugin(
