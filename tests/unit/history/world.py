@@ -146,16 +146,16 @@ def read(
     folder: Path, since: float, until: float, events: Sequence[Any] = (), **more: Any
 ) -> Iterator[ReportSource]:
     """Read from second `since` to `until` of the history; `events` are (at, name, fields)."""
-    found = [_event(number, *one) for number, one in enumerate(events)]
+    found = [event(number, *one) for number, one in enumerate(events)]
 
     def read_events(names: Any) -> Any:
-        return [event for event in found if event["event"] in names]
+        return [one for one in found if one["event"] in names]
 
     with HistoryReader(folder) as reader:
         yield ReportSource(reader, T0 + since, T0 + until, read_events, **more)
 
 
-def _event(number: int, at: float, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def event(number: int, at: float, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     rest = dict(fields)
     return {
         "number": number,
