@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -122,8 +123,8 @@ class Credentials:
             )
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.certificate:
-                with _PemFile(self.certificate) as certificate, _PemFile(self.key) as key:
-                    context.load_cert_chain(certificate.path, key.path)
+                with _pem_file(self.certificate) as certificate, _pem_file(self.key) as key:
+                    context.load_cert_chain(certificate, key)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             names = [str(file) for file in (self.ca, self.certificate, self.key) if file]
             files = ", ".join(name for name in names if not name.startswith("-----")) or "PEM text"
@@ -133,23 +134,16 @@ class Credentials:
         return context
 
 
-class _PemFile:
-    """A path at which OpenSSL finds a file, or a text, which is never written to a disk."""
-
-    def __init__(self, source: Path | str) -> None:
-        self._descriptor = -1
-        self.path = str(source)
-        if isinstance(source, str):
-            self._descriptor = os.memfd_create("gpushare-pem", os.MFD_CLOEXEC)
-            os.write(self._descriptor, source.encode())
-            self.path = f"/proc/self/fd/{self._descriptor}"
-
-    def __enter__(self) -> _PemFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+@contextlib.contextmanager
+def _pem_file(source: Path | str) -> Iterator[str]:
+    """Yield a path at which OpenSSL finds a file, or a text, which is never written to a disk."""
+    if isinstance(source, Path):
+        yield str(source)
+        return
+    with os.fdopen(os.memfd_create("gpushare-pem", os.MFD_CLOEXEC), "wb") as file:
+        file.write(source.encode())
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def service_account(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.kubernetes.api.credentials import Credentials, read_kubeconfig
+from gpushare.kubernetes.api.credentials import BadCredentials, Credentials, read_kubeconfig
 from gpushare.kubernetes.api.server import (
     ApiConflict,
     ApiError,
@@ -122,12 +122,17 @@ def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
         data = base64.b64encode(certificate.read_bytes().partition(b"-----BEGIN PRIV")[0]).decode()
         trusted = {"server": server.url, "certificate-authority-data": data}
 
-        def asked(cluster: dict[str, Any], token: str = "secret") -> Any:
-            credentials = read_kubeconfig(written(tmp_path, cluster, {"token": token}))
+        def asked(cluster: dict[str, Any], token: str = "secret", **user: str) -> Any:
+            credentials = read_kubeconfig(written(tmp_path, cluster, {"token": token, **user}))
             with contextlib.closing(ApiServer(credentials, patience_seconds=0)) as api:
                 return api.get("/version")["gitVersion"]
 
         assert asked(trusted) == "v1.36.2"
+        pair = base64.b64encode(certificate.read_bytes()).decode()
+        for key in ({"client-key-data": pair}, {"client-key": str(certificate)}):
+            assert asked(trusted, **{"client-certificate-data": pair, **key}) == "v1.36.2"
+        with pytest.raises(BadCredentials, match=r"certificates for https.* \(PEM text\)"):
+            asked(trusted, **{"client-certificate-data": pair, "client-key-data": data})
         with pytest.raises(ApiForbidden, match="does not accept the token"):
             asked(trusted, "wrong")
         with pytest.raises(ApiUnreachable, match="certificate verify failed"):

@@ -44,6 +44,16 @@ def test_the_service_account_is_found_by_the_variables_of_the_pod(tmp_path: Path
     assert found.ca == tmp_path / "ca.crt"
 
 
+def test_outside_a_pod_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(BadCredentials, match="not in a pod with a service account"):
+        service_account(tmp_path)
+    monkeypatch.setattr(credentials, "service_account", lambda: Credentials("https://pod"))
+    assert credentials.find_credentials().server == "https://pod"
+    with pytest.raises(BadCredentials, match=f"token {tmp_path}/token: No such file"):
+        Credentials("https://a", token_file=tmp_path / "token").authorization()
+
+
 def test_a_renewed_token_is_used_for_the_next_request(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
@@ -81,6 +91,23 @@ def test_what_is_not_supported_or_not_safe_is_refused(
 ) -> None:
     with pytest.raises(BadCredentials, match=rule):
         read_kubeconfig(written(tmp_path, cluster, user))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("[", "while parsing a flow node"),
+        ("kind: Pod", "not a kubeconfig"),
+        ("kind: Config\ncurrent-context: c", 'there is no context "c"'),
+        (" " * (2 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, text: str, rule: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(BadCredentials, match=rule):
+        read_kubeconfig(path)
 
 
 @pytest.mark.parametrize("path", ["/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig"])
