@@ -542,13 +542,10 @@ _TYPES: Final = {
 
 def load_schema() -> dict[str, Any]:
     """Return the JSON schema, from the source tree or from beside the installed package."""
-    installed = [Path(folder) for folder in gpushare.__path__]
-    for place in (Path(__file__).parents[1] / "configs", *installed):
-        if (place / NAME).is_file():
-            schema: dict[str, Any] = json.loads((place / NAME).read_text(encoding="utf-8"))
-            return schema
-    where = installed[0] / NAME
-    raise ConfigError(where, ConfigProblem(0, "", "is missing; reinstall gpushare"))
+    folders = (Path(__file__).parents[1] / "configs", *map(Path, gpushare.__path__))
+    file = next(folder / NAME for folder in folders if (folder / NAME).is_file())
+    schema: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return schema
 
 
 def resolved(part: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:

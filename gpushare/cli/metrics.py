@@ -11,7 +11,6 @@ import click
 
 import gpushare
 from gpushare.cli import session as shared
-from gpushare.errors import UserError
 from gpushare.exporter.exposition import expose
 from gpushare.exporter.metric_family import SnapshotSource
 
@@ -53,10 +52,6 @@ def metrics(session: Session, node: str) -> None:
 RULES: Final = "gpushare.rules.yaml"
 DASHBOARDS: Final = ("overview.json", "card.json", "container.json", "reports.json")
 FILES: Final = (RULES, *DASHBOARDS)
-
-
-class NoRules(UserError):
-    """A file of the rules or dashboards is missing from the package."""
 
 
 @shared.group("rules")
@@ -118,8 +113,6 @@ def _write(folder: Path, names: tuple[str, ...]) -> list[str]:
 def read(name: str) -> str:
     """Return the text of one of FILES, from the source tree or the installed package."""
     kind = "prometheus" if name == RULES else "grafana"
-    installed = [Path(folder) / kind for folder in gpushare.__path__]
-    for folder in (Path(__file__).parents[2] / "configs" / kind, *installed):
-        if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8")
-    raise NoRules(f"{installed[0] / name} does not exist. Install gpushare again.")
+    folders = (Path(__file__).parents[2] / "configs", *map(Path, gpushare.__path__))
+    files = (folder / kind / name for folder in folders)
+    return next(file for file in files if file.is_file()).read_text(encoding="utf-8")

@@ -68,10 +68,7 @@ class AccessGuard:
         self._names = {"localhost", socket.gethostname().lower(), *map(str.lower, names)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request (ASGI)."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Answer one request (ASGI): the server has neither WebSockets nor a lifespan."""
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":

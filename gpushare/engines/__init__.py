@@ -24,7 +24,7 @@ from gpushare.engines import (
     query,
     systemd_unit,
 )
-from gpushare.engines.config_files import BadConfiguration, ConfigLocation, EngineError, under_root
+from gpushare.engines.config_files import ConfigLocation, EngineError, under_root
 from gpushare.engines.query import RuntimeReport
 from gpushare.host import init_system
 
@@ -161,12 +161,13 @@ def _registered(
         left = [other.path for other in location.left if config_files.registered_launcher(other)]
         remarks = tuple(f"{path} registers it, but {engine.name} does not use it" for path in left)
         return replace(status, remarks=remarks)
+    text = file.path.read_text(encoding="utf-8")
     status = replace(
         status,
         launcher=launcher,
         current=None if installed is None else launcher.resolve() == installed.resolve(),
-        default=_is_default(location),
-        remarks=_remarks(location),
+        default=file.syntax.is_default(text),
+        remarks=tuple(file.syntax.remarks(text)),
     )
     if not os.access(_beneath(root, launcher), os.X_OK):
         return replace(
@@ -209,19 +210,6 @@ def _answered(
             *([answer.reason] if answer.known is None and answer.reason else []),
         ),
     )
-
-
-def _is_default(location: ConfigLocation) -> bool:
-    file = location.files[0]
-    return file.syntax.is_default(file.path.read_text(encoding="utf-8"))
-
-
-def _remarks(location: ConfigLocation) -> tuple[str, ...]:
-    file = location.files[0]
-    try:
-        return tuple(file.syntax.remarks(file.path.read_text(encoding="utf-8")))
-    except BadConfiguration as error:
-        return (str(error),)
 
 
 def _beneath(root: Path, path: Path) -> Path:

@@ -13,6 +13,7 @@ import contextlib
 import difflib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -193,35 +194,29 @@ def unconfigure(location: ConfigLocation) -> list[FileChange]:
 def registered_launcher(file: ConfigFile) -> Path | None:
     """Return the launcher that `file` names, or None."""
     text = _read(file.path)
-    try:
+    with naming(file.path):
         return file.syntax.registered(text) if text is not None else None
-    except BadConfiguration as error:
-        raise located(file.path, error) from error
 
 
 def _configured(file: ConfigFile, launcher: Path, *, default: bool) -> FileChange:
     before = _read(file.path)
     text = before or ""
     syntax = file.syntax
-    try:
+    with naming(file.path):
         known = syntax.registered(text)
         # If it is registered again, or after an upgrade, keep the backup of the first time.
         original = before if known is None else _original(file, text)
         after = syntax.register(text, launcher, default=default)
         remarks = tuple(syntax.remarks(after))
-    except BadConfiguration as error:
-        raise located(file.path, error) from error
     return FileChange(file.path, before, after, original, remarks)
 
 
 def _unconfigured(file: ConfigFile) -> FileChange:
     before = _read(file.path)
-    try:
+    with naming(file.path):
         if before is None or file.syntax.registered(before) is None:
             return FileChange(file.path, before, before, None)
         original = _original(file, before)
-    except BadConfiguration as error:
-        raise located(file.path, error) from error
     return FileChange(file.path, before, original, None)
 
 
@@ -265,7 +260,11 @@ def _write(path: Path, text: str, *, like: Path) -> None:
     replace_file(target, text.encode(), mode, owner=owner, synced=True)
 
 
-def located(path: Path, error: BadConfiguration) -> EngineError:
-    """Return `error` with its position in the file at `path`."""
-    position = f"{path}:{error.line}" if error.line else str(path)
-    return EngineError(f"{position}: {error}. Nothing was changed")
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Make an EngineError of a BadConfiguration: its position is in the file at `path`."""
+    try:
+        yield
+    except BadConfiguration as error:
+        position = f"{path}:{error.line}" if error.line else str(path)
+        raise EngineError(f"{position}: {error}. Nothing was changed") from error

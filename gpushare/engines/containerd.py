@@ -364,7 +364,7 @@ def _rancher(root: Path, services: tuple[str, str], folder: Path) -> ConfigLocat
     folder = under_root(root, folder)
     is_server = (folder.parents[2] / "server").is_dir()
     name = services[0] if is_server else services[1]
-    generated = parse_file(folder / GENERATED)
+    generated = toml_text.read(folder / GENERATED)
     there = [folder / file for file in TEMPLATES.values() if (folder / file).exists()]
     if not generated:
         raise EngineError(
@@ -398,7 +398,8 @@ def _k0s(root: Path) -> ConfigLocation:
         location = locate(root, main)
         return replace(location, apply=apply, owner="k0s", socket=socket, services=_K0S_SERVICES)
     # The file that k0s generates from its defaults and the drop-ins, imported by containerd.
-    around = parse_file(under_root(root, Path("/run/k0s/containerd-cri.toml"))) or parse_file(main)
+    generated = under_root(root, Path("/run/k0s/containerd-cri.toml"))
+    around = toml_text.read(generated) or toml_text.read(main)
     version = int(around.get("version", 2))
     path = under_root(root, K0S / "containerd.d" / f"{NAME}.toml")
     return ConfigLocation(
@@ -419,7 +420,7 @@ def _k0s(root: Path) -> ConfigLocation:
 def _microk8s(root: Path) -> ConfigLocation:
     """microk8s: generates containerd.toml from a template by replacing strings."""
     path = under_root(root, MICROK8S / "containerd-template.toml")
-    found = parse_file(path)
+    found = toml_text.read(path)
     return ConfigLocation(
         (ConfigFile(path, Configuration()),),
         "snap restart microk8s.daemon-containerd",
@@ -429,15 +430,6 @@ def _microk8s(root: Path) -> ConfigLocation:
         default=runtime_path(default_handler(cri_section(found))),
         services=("snap.microk8s.daemon-containerd",),
     )
-
-
-def parse_file(path: Path) -> toml_text.TomlTable:
-    """Return the content of the file at `path`; EngineError with the line if it is not TOML."""
-    try:
-        return toml_text.parse(read_text(path))
-    except BadConfiguration as error:
-        line = f":{error.line}" if error.line else ""
-        raise EngineError(f"{path}{line}: {error}. Nothing was changed") from error
 
 
 CLUSTERS: Final[dict[str, tuple[Path, Callable[[Path], ConfigLocation]]]] = {

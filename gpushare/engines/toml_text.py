@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import tomlkit
-from tomlkit.exceptions import ParseError, TOMLKitError
+from tomlkit.exceptions import TOMLKitError
 
-from gpushare.engines.config_files import BadConfiguration, located, read_text
+from gpushare.engines.config_files import BadConfiguration, naming, read_text
 
 TomlTable = dict[str, Any]
 TomlKey = tuple[str, ...]
@@ -37,18 +37,14 @@ def parse(text: str) -> TomlTable:
     """Return the content of `text`; BadConfiguration with the line if it is not TOML."""
     try:
         return tomlkit.parse(text).unwrap()
-    except ParseError as error:
-        raise BadConfiguration(str(error), error.line) from error
     except TOMLKitError as error:
-        raise BadConfiguration(str(error)) from error
+        raise BadConfiguration(str(error), getattr(error, "line", 0)) from error
 
 
 def read(path: Path) -> TomlTable:
     """Return the content of the file at `path`, empty if it does not exist; EngineError."""
-    try:
+    with naming(path):
         return parse(read_text(path))
-    except BadConfiguration as error:
-        raise located(path, error) from error
 
 
 def table_at(table: TomlTable, path: TomlKey) -> TomlTable:

@@ -323,12 +323,10 @@ def packaged_unit(name: str, program: str) -> str:
     """Return the unit `name` of this package with the path of this installation's `program`."""
     folders = [Path(folder) for folder in gpushare.__path__]
     folders += [folder.parent / "packaging/systemd" for folder in folders]
-    for folder in folders:
-        if (folder / name).is_file():
-            text = (folder / name).read_text(encoding="utf-8")
-            started = re.compile(rf"(?m)^((?:#   )?Exec\w+=[-+@:!]*)/\S*/{program}\b")
-            return started.sub(rf"\g<1>{Path(sys.prefix) / 'bin' / program}", text)
-    raise SetupError(f"{name} is not in {folders[0]}. Reinstall the package")
+    file = next(folder / name for folder in folders if (folder / name).is_file())
+    started = re.compile(rf"(?m)^((?:#   )?Exec\w+=[-+@:!]*)/\S*/{program}\b")
+    text = file.read_text(encoding="utf-8")
+    return started.sub(rf"\g<1>{Path(sys.prefix) / 'bin' / program}", text)
 
 
 def systemctl(*words: str) -> None:
