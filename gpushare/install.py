@@ -58,11 +58,6 @@ class Installation:
         return self.root / "bin" / "gpushare-hook"
 
     @property
-    def scheduler(self) -> Path:
-        """The program that opens and closes the tenants' launch gates; gpushared starts it."""
-        return self.root / "bin" / "gpushare-scheduler"
-
-    @property
     def libraries(self) -> Path:
         """The folder with the interposer libraries."""
         return self.root / "lib"

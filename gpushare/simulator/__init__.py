@@ -5,7 +5,7 @@ The simulated `libcuda.so.1` and `libnvidia-ml.so.1` (simulator/) share their ca
 one *device file*. This package creates it from a profile, a JSON object that describes a model of
 card, and also writes the CDI spec with which an engine or gpushared passes it to containers.
 
-    python -m gpushare.simulator create DIR --profile h200 --cards 2
+    gpushare simulator create DIR --profile h200 --cards 2
 
 A process finds the cards through the variable GPUSHARE_SIM_DEVICE, or at /dev/gpushare-sim. Do not
 inject a fault from a process that is attached to the cards, such as one that uses NVML: closing the

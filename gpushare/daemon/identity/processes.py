@@ -109,11 +109,6 @@ def has_ended(pidfd: int) -> bool:
     return wait_readable(pidfd)
 
 
-def is_alive(process: Process) -> bool:
-    """Whether `process`, as it was looked at, has not ended."""
-    return start_time(process.pid) == process.starttime
-
-
 def is_stranded(pid: int) -> bool:
     """Whether `pid` is a container's first process that can never become its program.
 

@@ -12,9 +12,8 @@ desktop that grew to 1 GiB a minute ago may do so again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Final
 
 from gpushare.quota.size import format_size
@@ -84,10 +83,6 @@ class Links:
     def link(self, one: str, other: str) -> Link:
         """Return what is between two different cards."""
         return self.between.get(frozenset((one, other)), UNKNOWN)
-
-    def distance(self, uuids: Sequence[str]) -> int:
-        """Return the distances of all pairs of `uuids`, added up; 0 for one card."""
-        return sum(self.link(one, other).distance for one, other in combinations(uuids, 2))
 
     def node(self, uuid: str) -> int:
         """Return the card's NUMA node; NO_NODE where it is not known."""

@@ -76,15 +76,6 @@ class InstalledDriver:
             if re.search(r"\.so(\.[0-9.]+)?$", file.host_path)
         )
 
-    @property
-    def programs(self) -> tuple[Path, ...]:
-        """The paths of the programs on this machine."""
-        return tuple(
-            self.tree.at(file.host_path)
-            for file in self.files
-            if file.container_path.startswith("/usr/bin/")
-        )
-
     def library(self, soname: str) -> Path:
         """Return the file with `soname`; DriverMissing if the driver has none."""
         for file in self.files:
