@@ -32,6 +32,11 @@ def annotated(annotations: str, containers: str = "[{name: train, image: i}]") -
     )
 
 
+def test_a_label_of_a_node_that_gpushare_does_not_know_is_found() -> None:
+    (line,) = told("kind: Node\napiVersion: v1\nmetadata: {labels: {gpushare.io/wanted-x: a}}")
+    assert line.startswith("3:43: node label gpushare.io/wanted-x=a: unknown label. The labels are")
+
+
 TWO = "[{name: train, image: i}, {name: side, image: i}]"
 
 
@@ -46,6 +51,8 @@ a.b/c: {d: e} => 3:24: annotation a.b/c: a mapping, but must be text. Write text
 gpushare.io/container.trains.memory: 4GiB => 3:17: annotation
     gpushare.io/container.trains.memory=4GiB: for container trains, which this pod does not have.
     Did you mean gpushare.io/container.train.memory?
+gpushare.io/container.zz.memory: 4GiB => 3:17: annotation gpushare.io/container.zz.memory=4GiB: for
+    container zz, which this pod does not have. Its containers are train.
 gpushare.io/container.train.memroy: 4GiB => 3:53: annotation
     gpushare.io/container.train.memroy=4GiB: unknown key. Did you mean
     gpushare.io/container.train.memory?

@@ -179,6 +179,7 @@ DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
         ),
         (DEPLOY.format("capabilities: [tpu]"), None),
         ("gpus: all", EngineCards("compose gpus", all_cards=True)),
+        ("gpus: [{driver: nvidia}]", EngineCards("compose gpus", all_cards=True)),
         ("gpus: [{driver: nvidia, count: 1}]", EngineCards("compose gpus", count=1)),
         ("devices: [nvidia.com/gpu=0, /dev/fuse]", EngineCards("compose devices", devices=("0",))),
         ("devices: [nvidia.com/gpu=all]", EngineCards("compose devices", all_cards=True)),

@@ -38,6 +38,18 @@ def test_lines_end_as_they_did() -> None:
     assert text == "a:\r\n  d: x\r\n  c: 2\r\n"
 
 
+@pytest.mark.parametrize("value", [" x", "a\nb", "{", "'", "a: b", "30"])
+def test_text_that_yaml_would_read_as_something_else_is_quoted(value: str) -> None:
+    text = edited("a:\n  b: 1\n", (("a",), ["b"], [NewText("d", value)]))
+    assert yaml.safe_load(text) == {"a": {"d": value}}
+
+
+def test_items_cannot_come_into_what_is_no_list() -> None:
+    plan = DocumentEdits(0, "env: {A: b}", parse("env: {A: b}").roots[0])
+    with pytest.raises(CannotEdit, match="env is not a list; write one"):
+        plan.add_items((), "env", ["B=c"])
+
+
 SHARED = """\
 one:
   limits: &part
