@@ -17,7 +17,6 @@ the operations do nothing.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import select
@@ -321,8 +320,3 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-def _error(file: Path) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), str(file))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import EngineCards, visible_devices
+from tests.unit.host import elf
 from tests.unit.oci.examples import (
     DENY_ALL,
     LIBRARIES,
@@ -71,6 +73,14 @@ def changed(**top: Any) -> dict[str, Any]:
             "/dev/x: type 'p' is not a device type",
         ),
         (
+            changed(
+                containerEdits={
+                    "mounts": [{"hostPath": "/a", "containerPath": "/a", "options": [1]}]
+                }
+            ),
+            "options of the mount '/a' are not a list of words",
+        ),
+        (
             changed(containerEdits={"env": ["A"]}),
             "env of the spec is not a list of NAME=VALUE",
         ),
@@ -78,6 +88,43 @@ def changed(**top: Any) -> dict[str, Any]:
 )
 def test_a_spec_that_cannot_be_used_is_refused(document: object, message: str) -> None:
     assert fault(document) == message
+
+
+def test_a_device_that_cannot_be_passed_is_named(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "no", "is the driver loaded"), (tmp_path, "is not a device")):
+        with pytest.raises(CdiError, match=f"{path}.*{why}"):
+            cdi.CdiDeviceNode("/dev/x", str(path)).device()
+    found = cdi.from_document(cdi_document())
+    with pytest.raises(CdiError, match=r"no device GPU-7 or 7 \(it has 0, 1, GPU-0, GPU-1\)"):
+        found.edits_for([("GPU-7", "7")])
+    # On WSL 2 there is one node for all cards.
+    wsl = changed(devices=[{"name": "all", "containerEdits": {"env": ["A=1"]}}])
+    assert "A=1" in cdi.from_document(wsl).edits_for([("GPU-7", "7")]).env
+
+
+def test_a_spec_of_endless_size_is_refused_unparsed(tmp_path: Path) -> None:
+    file = tmp_path / "nvidia.yaml"
+    file.touch()
+    os.truncate(file, cdi.MAX_BYTES + 1)
+    with pytest.raises(CdiError, match=r"over .* MiB"):
+        cdi.load(file, json.loads)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (elf.library("libother.so.1"), "has no libcuda.so.1"),
+        (b"text", "is not a 64-bit little-endian ELF file"),
+        (elf.program(None), "is not a library that can be looked for"),
+        (elf.library("x").replace(b"\1\0\0\0\4", bytes(5), 1), "string table lies in no segment"),
+    ],
+)
+def test_a_cuda_compat_that_is_not_what_it_is_called_is_refused(
+    content: bytes, why: str, tmp_path: Path, nvidia_driver: DriverFiles
+) -> None:
+    (tmp_path / "libcuda.so.590.10.01").write_bytes(content)
+    with pytest.raises(CdiError, match=why):
+        driver_files.with_compat(nvidia_driver, tmp_path)
 
 
 def test_a_spec_without_libcuda_is_no_driver() -> None:

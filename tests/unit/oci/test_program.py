@@ -40,6 +40,7 @@ def install(root: Path, path: str, content: bytes) -> None:
         (b"\x7fELF", "foreign"),
         (b"", "unknown"),
         (elf.program(GLIBC)[:70], "foreign"),
+        (elf.program("/" + "a" * oci_elf.HEAD_BYTES), "foreign"),
     ],
 )
 def test_a_program_names_its_loader(

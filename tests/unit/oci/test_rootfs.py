@@ -76,6 +76,7 @@ def test_only_regular_files_are_opened(root: Path, rootfs: Rootfs, kind: str) ->
         os.mknod(root / "x", stat.S_IFSOCK | 0o600)
     with pytest.raises(RootfsError, match="not a regular file"):
         rootfs.read("/x", 100)
+    assert rootfs.head("/x", 4) is None
 
 
 def test_a_file_over_the_limit_is_refused(root: Path, rootfs: Rootfs) -> None:
@@ -220,6 +221,7 @@ def answers(rootfs: Rootfs) -> list[object]:
         rootfs.names(f"/{LIBRARIES}"),
         rootfs.read("/etc/ld.so.cache", 1 << 20),
         rootfs.head("/bin/program", 4),
+        rootfs.head("/usr/lib64", 4),
     ]
 
 
