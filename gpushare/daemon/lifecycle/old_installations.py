@@ -124,11 +124,7 @@ def _named(prefix: Path) -> set[str]:
 def _candidates(prefix: Path, kept: Collection[str]) -> list[Path]:
     """Return the folders that may go, the drafts of installations that were killed among them."""
     folders = []
-    try:
-        listed = list(os.scandir(prefix))
-    except OSError:
-        return []
-    for entry in listed:
+    for entry in list(os.scandir(prefix)):
         if entry.name in kept or not entry.is_dir(follow_symlinks=False):
             continue
         if not (_VERSION.fullmatch(entry.name) or _DRAFT.fullmatch(entry.name)):
@@ -209,12 +205,8 @@ def _mapped(maps: bytes) -> Iterator[_File]:
 
 @contextmanager
 def _locked(prefix: Path) -> Iterator[bool]:
-    """Hold off installations meanwhile; False where one is going on, or it is not ours to lock."""
-    try:
-        fd = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield False
-        return
+    """Hold off installations meanwhile; False where one is going on."""
+    fd = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True

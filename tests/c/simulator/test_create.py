@@ -44,6 +44,7 @@ def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
         ({"cards": 17}, "cards=17: must be between 1 and 16"),
         ({"time_scale": 0}, "time_scale=0: must be above 0"),
         ({"driver_version": "999.1"}, "driver_version=999.1: unknown. Add its cuda_version"),
+        ({"cuda_version": "13", "driver_version": "1"}, "cuda_version=13: not a version"),
         ({"cuda_version": "13.7"}, "cuda_version=13.7: unknown. Add its driver_version"),
         ({"profile": "t4", "mig": ["1g.18gb"]}, "mig=1g.18gb: unknown"),
         ({"mig": ["1g.18gb", "4g.71gb"]}, "there is no place for 4g.71gb"),
@@ -56,6 +57,33 @@ def test_an_impossible_simulation_is_refused(
 ) -> None:
     with pytest.raises(device_file.ProfileError, match=re.escape(told)):
         simulator.create(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": None}, "name is missing"),
+        ({"speed": 1}, "speed is not a profile key"),
+        ({"name": 5}, "name: 5 is not str"),
+        ({"memory_bytes": -1}, "memory_bytes: -1 is negative"),
+        ({"topology": []}, "topology: [] is not an object"),
+        ({"topology": {"slot": [0]}}, "topology.slot is not a topology key"),
+        ({"topology": {"numa_node": [1 << 16]}}, "[65536]: numbers must be below 65536"),
+    ],
+)
+def test_a_profile_that_cannot_be_read_is_refused_with_the_key(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    profile = {**device_file.load_profile("h200"), **changes}
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({key: value for key, value in profile.items() if value is not None}))
+    with pytest.raises(device_file.ProfileError, match=re.escape(told)):
+        simulator.create(tmp_path, file)
+    file.write_text("[]")
+    with pytest.raises(device_file.ProfileError, match="not a JSON object"):
+        simulator.create(tmp_path, file)
+    with pytest.raises(ValueError, match="is not the device file of a simulated driver"):
+        device_file.time_scale(Path("/bin/sh"))
 
 
 def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path: Path) -> None:

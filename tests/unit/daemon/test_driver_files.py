@@ -16,17 +16,19 @@ import pytest
 from gpushare.config import Config
 from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
+from gpushare.daemon.lifecycle.driver_loader import link_devices
 from gpushare.daemon.limits import effective_isolation, set_driver_limits
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.oci import image_view
+from gpushare.oci import cdi, driver_files, image_view
 from gpushare.oci.cdi import CdiDeviceNode
 from gpushare.oci.container import ContainerEdits
 from gpushare.oci.image_view import PreparedImage, Seen
 from gpushare.quota.request_policy import RequestPolicy
 from tests.unit.host import elf
+from tests.unit.oci.examples import cdi_document
 
 from . import fakes
 from .bundles import BundleToCreate
@@ -437,3 +439,18 @@ def test_without_a_tree_a_container_gets_single_mounts(
     assert "library-tree-failed" in capfd.readouterr().err
     monkeypatch.setattr(tree_node.mounts, "library_tree", trees.library_tree)
     assert top_mount(tmp_path / "third", tree_node)["source"] == str(trees.path)
+
+
+def test_a_node_of_the_driver_gets_the_link_by_which_systemd_finds_it(tmp_path: Path) -> None:
+    nodes = [{"path": "/dev/null"}, {"path": "/dev/zero", "major": 9, "minor": 9}]
+    document = {**cdi_document(), "devices": [{"name": "0", "containerEdits": {}}]}
+    document["containerEdits"]["deviceNodes"] = [*nodes, {"path": "/dev/not-there"}]
+    files, folder = driver_files.from_cdi(cdi.from_document(document)), tmp_path / "char"
+    null = Path("/dev/null").stat().st_rdev
+    name = f"{os.major(null)}:{os.minor(null)}"
+    assert link_devices(files, folder) == [name]
+    assert (folder / name).samefile("/dev/null")
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert link_devices(files, folder) == []
+    (tmp_path / "file").touch()
+    assert link_devices(files, tmp_path / "file") == []

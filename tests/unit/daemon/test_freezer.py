@@ -18,7 +18,7 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
-from gpushare.daemon.store.record import TenantState
+from gpushare.daemon.store.record import FreezeRecord, TenantState
 from gpushare.host.cgroups import CgroupFreezer
 
 from . import fakes
@@ -193,6 +193,47 @@ def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
     refused("it shares")
     monkeypatch.setattr(processes, "find_process", lambda _: None)
     refused("has ended")
+
+
+def test_a_freeze_that_the_kernel_refuses_is_forgotten(held: FakeDaemon, group: FakeCgroup) -> None:
+    group.fault = "Input/output error"
+    with pytest.raises(CannotFreeze, match=r"cannot be frozen: .*Input/output error"):
+        held.freezer.freeze(KEY, "operator", "maintenance")
+    assert words(held) == []
+    group.fault = ""
+    held.freezer.freeze(KEY, "operator", "maintenance")
+    (first,) = held.ledger.freezes.of(KEY)
+    held.freezer.freeze(KEY, "operator", "again")
+    assert held.ledger.freezes.of(KEY) == (first,)
+    group.frozen, group.fault = False, "Input/output error"
+    held.freezer.enforce()
+    assert words(held) == ["operator"]
+
+
+def test_a_kill_that_takes_long_is_tried_again_and_reported_when_it_is_done(
+    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[str] = []
+    other = FakeCgroup(frozen=True)
+    monkeypatch.setattr(module, "freezable_groups", lambda *_: {CGROUP: group, ":/other": other})
+    group.lasts = 2
+    held.freezer.kill(KEY, "stopped", lambda: killed.append(KEY))
+    assert (group.killed, other.frozen, killed) == (False, False, [])
+    held.freezer.enforce()
+    assert (group.killed, killed) == (True, [KEY])
+
+
+def test_what_was_to_happen_to_a_container_that_has_ended_is_forgotten(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    killed: list[str] = []
+    group.lasts = 9
+    held.freezer.kill(KEY, "stopped", lambda: killed.append(KEY))
+    held.ledger.freezes.put(FreezeRecord("b" * 16, "operator", "", 0.0))
+    held.decide.run(lambda: held.ledger.release(KEY))
+    held.freezer.enforce()
+    assert killed == [KEY]
+    assert held.ledger.freezes.all == {}
 
 
 def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgroup) -> None:

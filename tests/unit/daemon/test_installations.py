@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare import install
-from gpushare.daemon.lifecycle.old_installations import remove_unused
+from gpushare.daemon.lifecycle.old_installations import remove_unused, sweep_installations
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.install import Installation
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
+
+from .fakes import FakeDaemon
 
 HOURS = 7200
 
@@ -104,6 +108,35 @@ def test_an_installation_that_a_bundle_names_stays(versions: Versions, tmp_path:
     gone = TenantRecord(key="1" * 16, state="none", id="gone", bundle=str(tmp_path / "gone"))
     assert versions.sweep(entry, gone) == []
     assert versions.sweep(gone) == [versions.oldest.root.name]
+
+
+def test_nothing_is_removed_where_a_bundle_cannot_be_read(
+    versions: Versions, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    (bundle / "config.json").mkdir(parents=True)
+    unread = TenantRecord(key="0" * 16, state="reserved", id="train", bundle=str(bundle))
+    host_process = TenantRecord(key="1" * 16, state="bound", id="run")
+    assert versions.sweep(unread) == []
+    assert versions.sweep(host_process) == [versions.oldest.root.name]
+
+
+def test_nothing_is_removed_while_an_installation_goes_on(versions: Versions) -> None:
+    fd = os.open(versions.prefix, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert versions.sweep() == []
+    os.close(fd)
+    assert versions.sweep() == [versions.oldest.root.name]
+
+
+def test_the_daemon_removes_only_what_gpushare_installed(
+    versions: Versions, node: FakeDaemon, tmp_path: Path
+) -> None:
+    for libraries in (tmp_path / "usr/lib/gpushare", versions.prefix / install.CURRENT / "lib"):
+        assert versions.oldest.root.is_dir()
+        node.node.config = replace(node.node.config, libraries=libraries)
+        sweep_installations(node.node, node.ledger)
+    assert versions.left == names(versions.before, versions.now)
 
 
 def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:

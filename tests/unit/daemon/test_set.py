@@ -29,6 +29,7 @@ from gpushare.daemon.operator.resize import (
     set_quota,
 )
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store import overrides as module
 from gpushare.daemon.store.overrides import Overrides, OverridesError
 from gpushare.daemon.views.queue import profile_rows
 from gpushare.daemon.views.tenant_status import tenant_status
@@ -414,6 +415,36 @@ def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
         assert (tmp_path / "overrides.json.damaged-1").read_text() == content
         assert file.read_text() == whole
         assert Overrides(tmp_path).notice == ""
+
+
+def test_the_settings_of_the_oldest_container_and_the_oldest_damaged_file_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST", 2)
+    made = Overrides(tmp_path)
+    for name in ("one", "two", "three"):
+        made.set(name, {"memory": "4GiB"})
+    assert list(made.all()) == ["two", "three"]
+    for number in range(6):
+        (tmp_path / "overrides.json").write_text(f"{{{number}")
+        assert list(Overrides(tmp_path).all()) == ["two", "three"]
+    damaged = sorted(tmp_path.glob("*.damaged-*"))
+    assert [file.read_text() for file in damaged] == ["{2", "{3", "{4", "{5"]
+
+
+def test_a_file_of_settings_that_cannot_be_read_or_copied_is_named(tmp_path: Path) -> None:
+    last = tmp_path / "overrides.json.last"
+    last.mkdir()
+    made = Overrides(tmp_path)
+    made.set("one", {"memory": "4GiB"})
+    assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
+    (tmp_path / "overrides.json").write_text("{")
+    with pytest.raises(OverridesError, match="is damaged"):
+        Overrides(tmp_path)
+    (tmp_path / "overrides.json").unlink()
+    (tmp_path / "overrides.json").mkdir()
+    with pytest.raises(OverridesError, match=r"overrides\.json: Is a directory"):
+        Overrides(tmp_path)
 
 
 def test_an_operators_own_correction_is_taken_and_kept(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jsonschema
@@ -427,7 +427,7 @@ def test_a_device_in_place_of_a_spec_stays_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("freezer", [cgroups.CgroupV1Freezer, cgroups.CgroupV2Freezer])
 def test_a_group_that_is_gone_has_nothing_to_freeze(
-    tmp_path: Path, freezer: type[cgroups.CgroupFreezer]
+    tmp_path: Path, freezer: Callable[[Path], cgroups.CgroupFreezer]
 ) -> None:
     gone = freezer(tmp_path / "gone")
     assert gone.freeze()
