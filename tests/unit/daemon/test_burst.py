@@ -355,16 +355,23 @@ def test_a_grant_of_the_queue_reserves_host_memory(host_node: FakeDaemon) -> Non
 @pytest.mark.parametrize(
     ("text", "asked", "why"),
     [
-        ("", "host", "off on this node"),
-        (TEXT, "host:33GiB", r"exceeds oversubscribe.per_container"),
+        ("", {}, "off on this node"),
+        (TEXT, {"oversubscribe": "host:33GiB"}, r"exceeds oversubscribe.per_container"),
+        (TEXT, {"memory": "", "cores": "100"}, "for shares: a whole card has no quota"),
+        (
+            "oversubscribe: {host_memory: 33GiB, per_container: 32GiB}",
+            {"count": "2"},
+            "needs 64GiB on 2 cards, above oversubscribe.host_memory, 33GiB",
+        ),
     ],
 )
 def test_nobody_gets_more_host_memory_than_the_node_gives_to_one(
-    host_node: FakeDaemon, text: str, asked: str, why: str
+    host_node: FakeDaemon, text: str, asked: dict[str, str], why: str
 ) -> None:
     host_node.node.config = parse(text, Path("gpushare.yaml"))
+    quota = {"memory": "4GiB", "oversubscribe": "host", **asked}
     with pytest.raises(QuotaError, match=why):
-        opened(host_node, memory="4GiB", oversubscribe=asked)
+        opened(host_node, **{key: text for key, text in quota.items() if text})
 
 
 CARD = fakes.card(0).uuid

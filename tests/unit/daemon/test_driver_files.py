@@ -26,6 +26,7 @@ from gpushare.oci import cdi, driver_files, image_view
 from gpushare.oci.cdi import CdiDeviceNode
 from gpushare.oci.container import ContainerEdits
 from gpushare.oci.image_view import PreparedImage, Seen
+from gpushare.oci.spec import Spec
 from gpushare.quota.request_policy import RequestPolicy
 from tests.unit.host import elf
 from tests.unit.oci.examples import cdi_document
@@ -204,6 +205,22 @@ def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
         (lib / outside.name).touch()
         with pytest.raises(IncompatibleImage, match=r"/usr/lib64/libcudart|CUDA 14\.0"):
             container.create(node)
+
+
+def test_what_cannot_work_in_an_image_is_noted(node: FakeDaemon, tmp_path: Path) -> None:
+    container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=compute,magic")
+    (container.folder / "rootfs/bin").mkdir()
+    (container.folder / "rootfs/bin/sh").write_bytes(elf.library_of_32_bit())
+    capability, program = given(container, node).notes
+    assert capability.startswith("NVIDIA_DRIVER_CAPABILITIES: no such capability: magic (there are")
+    assert program.startswith("/bin/sh is built for another architecture or for 32 bits")
+
+
+def test_the_hosts_user_of_a_container_is_what_its_namespace_maps() -> None:
+    maps = [{"containerID": 0, "hostID": 5000, "size": 10}, {"containerID": 100, "hostID": 7000}]
+    for uid, expected in ((0, 5000), (9, 5009), (10, 10)):
+        spec = Spec({"process": {"user": {"uid": uid}}, "linux": {"uidMappings": maps}})
+        assert container_edits.host_uid(spec) == expected
 
 
 LIBRARIES = "rootfs/usr/lib/x86_64-linux-gnu"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -289,6 +290,60 @@ def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
     assert tenant.record.allocations[0].quota_bytes == 101 * GIB
     with pytest.raises(NoRoom, match="cannot grow train by 99 GiB"):
         change("200GiB")
+
+
+def test_what_has_no_memory_that_could_come_back_is_not_evicted(made: EvictableNode) -> None:
+    tenant = made.tenant()
+
+    def why(**changes: Any) -> str:
+        return preconditions.why_not(replace(tenant.record, **changes), made.node)
+
+    [own] = tenant.record.allocations
+    assert why() == ""
+    assert why(allocations=()) == "it has no GPU"
+    assert why(state="reserved") == "it has not started yet"
+    assert why(allocations=(replace(own, whole=True),)).startswith("it has whole cards")
+    made.lives.close()  # its programs have ended
+    made.node.tenants.pages[tenant.key].reap(lambda *_: False)
+    assert why() == "none of its programs uses a card"
+    made.node.tenants.pages = {}
+    assert why().startswith("its pages are lost")
+
+
+def test_the_warnings_of_an_evicted_container_say_what_it_waits_for(made: EvictableNode) -> None:
+    tenant = made.evicted(held_gib=2)
+    made.node.observed.waiting = {tenant.key: 7.0}
+
+    def warning(**changes: Any) -> str:
+        assert tenant.eviction is not None
+        record = replace(tenant.record, eviction=replace(tenant.eviction, **changes))
+        [text] = tenant_status(record, made.node)["warnings"]
+        return text
+
+    assert warning(held=True).endswith("it waits until gpushare restore train")
+    made.node.observed.restore_faults = {tenant.key: "the driver is slow"}
+    assert warning(held=False).endswith("gpushared tries again: the driver is slow")
+    made.node.observed.restore_faults = {}
+    assert warning(held=False).endswith("it waits until a card has room")
+    lost = warning(state="failed", error="CUDA_ERROR_UNKNOWN")
+    assert lost.startswith("train: the driver has lost its GPU memory (CUDA_ERROR_UNKNOWN); stop")
+
+
+def test_what_cannot_be_moved_says_why(made: EvictableNode) -> None:
+    record, other = made.tenant(devices="0").record, made.node.node.loaded().cards[1]
+    [own] = record.allocations
+
+    def why(changes: dict[str, Any], **of_card: Any) -> str:
+        changed, card = replace(record, **changes), replace(other, **of_card)
+        return preconditions.why_not_to(changed, card, made.node.node)
+
+    assert why({}) == ""
+    assert why({"allocations": (own, own)}).startswith("it has 2 cards")
+    assert why({"claim": "uid"}).startswith("Kubernetes has allocated its card")
+    assert why({}, model="A100") == f"its memory is of {other.model}, and card 1 is A100"
+    gone = replace(own, uuid="GPU-gone")
+    assert why({"allocations": (gone,)}).startswith("its memory is of a card that is gone")
+    assert why({}, instance=MigInstance("GPU-parent", 0, 1, 3, 0)).endswith("MIG instances")
 
 
 def test_host_memory_is_bounded_for_all_the_machine_and_the_container(

@@ -323,6 +323,17 @@ def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(
     )
 
 
+def test_where_the_node_of_its_card_is_not_known_it_starts_as_it_was(
+    tmp_path: Path, node: FakeDaemon
+) -> None:
+    node.node.loaded().nvml.near = Links()  # type: ignore[attr-defined]
+    container = BundleToCreate(tmp_path / "b", *ASKED)
+    key = container.create(node)["key"]
+    assert cpuset(container) == (None, None)
+    [note] = node.ledger.entries[key].notes
+    assert note == "numa: bind: the NUMA node of card 0 is not known: left as is"
+
+
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
 

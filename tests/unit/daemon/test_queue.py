@@ -340,6 +340,9 @@ def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
     assert is_granted(made, ticket)
     assert notebook.eviction is not None
     assert (notebook.eviction.cause, notebook.eviction.reason) == ("idle", "job-100GiB had no room")
+    (row,) = queue_rows(made.node)
+    assert (row["state"], row["ticket"], row["requests"]) == ("granted", ticket.id, "100 GiB")
+    assert (len(row["cards"]), row["position"], row["reason"]) == (1, 0, "")
 
 
 def test_the_class_of_a_ticket_decides_who_is_evicted_for_it(made: EvictableNode) -> None:

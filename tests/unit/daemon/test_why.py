@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -149,3 +150,46 @@ def test_a_refused_request_that_fits_by_now_gives_no_advice(bound: BoundTenant) 
     assert any(
         "most of the memory is buffers" in sentence for sentence in bound.report()[0]["advice"]
     )
+
+
+def advised(bound: BoundTenant, of_card: dict[str, Any], *holders: Any, **of_report: Any) -> str:
+    """Return the advice for the tenant's report with some figures changed."""
+    report, _ = bound.report()
+    [card] = report["cards"]
+    changed: Any = {**report, "cards": [{**card, **of_card}], **of_report}
+    return " | ".join(why.advice_for(changed, holders))
+
+
+def test_an_evicted_container_is_advised_of_its_way_back(bound: BoundTenant) -> None:
+    def evicted(**changes: object) -> str:
+        state = {"bytes": GIB, "state": "evicted", "held": False, "waits_since": None, "error": ""}
+        return advised(bound, {}, eviction={**state, **changes})
+
+    assert evicted().startswith("1 GiB of the memory is in host memory. It goes back to a card")
+    assert evicted(held=True).endswith("in host memory until gpushare restore train")
+    assert "the program waits for its memory: the card has no room" in evicted(waits_since=7.0)
+    failed = evicted(state="failed", error="CUDA_ERROR_UNKNOWN")
+    assert failed.endswith("(CUDA_ERROR_UNKNOWN): gpushare stop train")
+
+
+def test_burst_shared_and_idle_memory_is_explained(bound: BoundTenant) -> None:
+    def holder(pid: int, **changes: object) -> dict[str, Any]:
+        on = {"index": 0, "bytes": CONTEXT, "imported_bytes": 0, "kinds": {"contexts": CONTEXT}}
+        cards = [{**on, "driver_bytes": GIB, **changes}]
+        return {"pid": pid, "container_pid": 1, "name": "a", "accounted": True, "cards": cards}
+
+    assert advised(bound, {}, isolation="exclusive") == ""
+    burst = advised(bound, {"used_bytes": 6 * GIB, "limit_bytes": 8 * GIB})
+    assert burst.startswith("2 GiB is burst memory.")
+    assert burst.endswith("To reserve it, run gpushare set train --memory 6GiB")
+    busy = holder(4, kinds={"buffers": GIB}, imported_bytes=GIB)
+    assert advised(bound, {}, busy, holder(5)) == "process 5 holds only a context (500 MiB)"
+    many = [holder(pid) for pid in range(10, 20)]
+    assert advised(bound, {}, *many) == (
+        "10 processes hold only a context (4.8 GiB): 10, 11, 12, 13, 14, 15, 16, 17, ..."
+    )
+    kinds = {**bound.report()[0]["cards"][0]["kinds"], "orphaned": GIB}
+    assert advised(bound, {"kinds": kinds}, busy) == (
+        "1 GiB is shared memory whose creator has exited. It is freed once no process maps it (4)"
+    )
+    assert why.accounting_drift(None, 0, 0).startswith("the driver does not report the memory")
