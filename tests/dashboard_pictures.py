@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 from gpushare.client import Client
 from gpushare.history import FOLDER
 from gpushare.history.store import HistoryStore
-from gpushare.verify.runners import spawn
 
 from .browser import Browser, chromium
-from .picture import GIB, KERNEL_NS, PICTURES, SETTLED_SECONDS, SLOW, TENANTS, WORK_NS
+from .picture import PICTURES, SETTLED_SECONDS, SLOW, put_to_work
 from .stack import Stack
 
 if TYPE_CHECKING:
@@ -42,11 +41,7 @@ def main() -> int:
         with stack.config.open("a") as settings:
             settings.write("metrics_history: {retention_days: 0}\n")  # it is written here
         stack.start_daemon()
-        for name, quota, taken in TENANTS:
-            tenant = running.enter_context(spawn(stack.host(), name, quota))
-            tenant.start()
-            tenant.ask(f"alloc {taken * GIB}")
-            tenant.tell(f"busy {KERNEL_NS} {WORK_NS}")
+        put_to_work(stack, running)
         time.sleep(SETTLED_SECONDS)
         write_history(stack.root / "state" / FOLDER, Client(stack.socket).metrics())
         address = address_of(start(stack))

@@ -17,7 +17,6 @@ import pyte
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
 PATIENCE_SECONDS: Final = 20.0
 KEYS: Final = {
@@ -62,12 +61,7 @@ class Emulator:
     def __enter__(self) -> Emulator:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._ended is None:
             os.kill(self.pid, 9)
             os.waitpid(self.pid, 0)

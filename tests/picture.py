@@ -44,14 +44,19 @@ def main() -> int:
     """Draw it anew."""
     with Stack(cards=2, time_scale=SLOW) as stack, ExitStack() as running:
         stack.start_daemon()
-        for name, quota, taken in TENANTS:
-            tenant = running.enter_context(spawn(stack.host(), name, quota))
-            tenant.start()
-            tenant.ask(f"alloc {taken * GIB}")
-            tenant.tell(f"busy {KERNEL_NS} {WORK_NS}")
+        put_to_work(stack, running)
         record(look(stack), PICTURES / NAME)
     sys.stdout.write(f"wrote {PICTURES / NAME}\n")
     return 0
+
+
+def put_to_work(stack: Stack, running: ExitStack) -> None:
+    """Start the tenants, which end with `running`."""
+    for name, quota, taken in TENANTS:
+        tenant = running.enter_context(spawn(stack.host(), name, quota))
+        tenant.start()
+        tenant.ask(f"alloc {taken * GIB}")
+        tenant.tell(f"busy {KERNEL_NS} {WORK_NS}")
 
 
 def look(stack: Stack) -> Text:

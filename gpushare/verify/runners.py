@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from gpushare.errors import UserError
@@ -57,12 +56,7 @@ class ProbeTenant:
     def __enter__(self) -> ProbeTenant:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> dict[str, Any]:

@@ -24,6 +24,15 @@ from tests.stack.program import ServiceProcess
 
 EXPORTER = Path(sys.executable).parent / "gpushare-exporter"
 LOOPBACK = "127.0.0.1"
+#: The annotations of a pod's container, as containerd's CRI plugin writes them.
+POD = {
+    "io.kubernetes.cri.container-name": "main",
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.sandbox-id": "5a4d",
+    "io.kubernetes.cri.sandbox-name": "train-0",
+    "io.kubernetes.cri.sandbox-namespace": "team",
+    "io.kubernetes.cri.sandbox-uid": "0a1b",
+}
 
 
 class Exporter:

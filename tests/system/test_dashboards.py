@@ -15,7 +15,7 @@ from gpushare.cli.metrics import DASHBOARDS, read
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
-from .scraped import Exporter, Prometheus
+from .scraped import POD, Exporter, Prometheus
 from .waiting import wait_until
 
 pytestmark = pytest.mark.needs("prometheus")
@@ -23,14 +23,6 @@ GIB = 1 << 30
 HOUR = 3600
 #: Of the time ranges that the dashboards offer, in seconds.
 RANGES = (HOUR // 2, HOUR, 24 * HOUR, 168 * HOUR)
-POD = {
-    "io.kubernetes.cri.container-name": "main",
-    "io.kubernetes.cri.container-type": "container",
-    "io.kubernetes.cri.sandbox-id": "5a4d",
-    "io.kubernetes.cri.sandbox-name": "train-0",
-    "io.kubernetes.cri.sandbox-namespace": "team",
-    "io.kubernetes.cri.sandbox-uid": "0a1b",
-}
 VARIABLES = ("node", "mode", "card", "namespace", "pod", "container")
 EVERYTHING = dict.fromkeys(VARIABLES, ".*")
 SCRAPE_SECONDS = 1

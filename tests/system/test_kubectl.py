@@ -15,19 +15,11 @@ from tests.stack.api_server import StandInApiServer
 from tests.stack.bundle import Bundle
 from tests.stack.kubectl import Kubectl, put_exporter, put_node
 
-from .scraped import EXPORTER, LOOPBACK, answers, free_port
+from .scraped import EXPORTER, LOOPBACK, POD, answers, free_port
 from .waiting import wait_until
 
 GIB = 1 << 30
 TOKEN = "a-token-that-only-its-clients-know"
-POD = {
-    "io.kubernetes.cri.container-name": "main",
-    "io.kubernetes.cri.container-type": "container",
-    "io.kubernetes.cri.sandbox-id": "5a4d",
-    "io.kubernetes.cri.sandbox-name": "train-0",
-    "io.kubernetes.cri.sandbox-namespace": "team",
-    "io.kubernetes.cri.sandbox-uid": "0a1b",
-}
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
 from gpushare import protocol, wait_policy
@@ -79,12 +78,7 @@ class ScriptedDaemon:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # This wakes the thread that waits in accept(2), with EINVAL.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()

@@ -145,6 +145,8 @@ def test_other_machines_need_a_token_file_or_a_certificate(text: str, tmp_path: 
     assert "--token-file" in refusal_of(
         options_of(file, file, listen=listen, certificate=file, key=file)
     )
+    for alone in ({"certificate": file}, {"client_ca": file}):
+        assert "--tls-certificate and --tls-key" in refusal_of(options_of(file, file, **alone))
     options_of(file, file, listen=listen, token_file=file).check()
     options_of(file, file, listen=listen, certificate=file, key=file, client_ca=file).check()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 from gpushare.verify import image
 from tests.stack import Stack
@@ -96,12 +95,7 @@ class CriNode:
     def __enter__(self) -> CriNode:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def pod(

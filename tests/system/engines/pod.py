@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from gpushare.verify.image import PROGRAM, TAG
@@ -72,12 +71,7 @@ class PodSandbox:
     def __enter__(self) -> PodSandbox:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cri.call("StopPodSandbox", pod_sandbox_id=self.id)
         self.cri.call("RemovePodSandbox", pod_sandbox_id=self.id)
 

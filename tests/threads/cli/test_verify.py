@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare verify` and its probe, `audit --self-test`, and what `doctor` says of docker."""
+"""`gpushare verify` and its probe, and `audit --self-test`."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +11,7 @@ from typing import Any, cast
 import pytest
 from click.testing import Result
 
-from gpushare import checks, simulator
+from gpushare import simulator
 from gpushare.client import Client
 from gpushare.install import InstallSource
 from gpushare.simulator import device_file
@@ -66,38 +65,6 @@ def test_an_image_that_was_there_before_stays(
     engine.finish()
     removed = "image rm --force gpushare-probe:latest" in calls.read_text()
     assert removed is not bool(had)
-
-
-class DockerInstallation:
-    """A machine's docker: its version, and the programs where dockerd looks for them."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root = root
-        monkeypatch.setattr(checks, "PATH", str(root))
-        monkeypatch.setenv("PATH", f"{root}:/usr/bin:/bin")
-
-    def program(self, name: str, script: str = "") -> str:
-        path = self.root / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return str(path)
-
-    def answers(self, version: str) -> None:
-        self.program("docker", f"echo {version}")
-
-
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerInstallation:
-    return DockerInstallation(tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize(("version", "taken"), [("28.2.2", False), ("28.3.0", True)])
-def test_with_the_hook_of_cdi_alone_the_version_decides(
-    docker: DockerInstallation, version: str, *, taken: bool
-) -> None:
-    docker.answers(version)
-    docker.program(checks.CDI_HOOK)
-    assert ("accepted, as a CDI device" in checks.check_docker_gpus().text) == taken
 
 
 DETECTED = "the audit detected it"
@@ -165,16 +132,6 @@ def test_a_driver_with_limits_of_its_own_refuses_it(
     found, daemon = run("freeze", code=2, isolation="driver")
     assert found == [("the driver itself refuses more than the quota", True)]
     assert daemon.stopped == ["k"]
-
-
-def test_a_scheduler_that_still_runs_is_reported(tmp_path: Path) -> None:
-    listeners = Path("/proc/net/unix")
-    assert list(checks.check_orphaned_scheduler(tmp_path, listeners)) == []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(tmp_path / "scheduler.sock"))
-        listener.listen()
-        [check] = checks.check_orphaned_scheduler(tmp_path, listeners)
-    assert check.text.startswith("scheduler: running without gpushared")
 
 
 PROGRAM = InstallSource.of_package().libraries / "gpushare-probe"

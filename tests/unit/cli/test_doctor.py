@@ -281,22 +281,31 @@ def no_program(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "instead"),
+    ("version", "hook", "told"),
     [
-        ("24.0.9", "whole card"),
-        ("27.0.1", '"features": {"cdi": true}'),
-        ("28.2.0", "; or --device"),
+        ("24.0.9", "no", "or -e GPUSHARE_COUNT=1 for a whole card"),
+        ("27.0.1", "no", '"features": {"cdi": true}'),
+        ("28.2.2", "no", "; or --device"),
+        ("28.2.2", checks.CDI_HOOK, "; or --device"),
+        ("28.3.0", checks.CDI_HOOK, "accepted, as a CDI device"),
     ],
 )
-@pytest.mark.usefixtures("simulated")
 def test_what_docker_takes_instead_of_gpus_depends_on_its_version(
-    cli: Cli, machine: CheckedMachine, version: str, instead: str, monkeypatch: pytest.MonkeyPatch
+    machine: CheckedMachine, version: str, hook: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (machine.root / checks.HOOK).unlink()
+    (machine.root / checks.HOOK).rename(machine.root / hook)
     done = subprocess.CompletedProcess((), 0, version)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    [line] = (one for one in cli("doctor").output.splitlines() if "--gpus" in one)
-    assert instead in line
+    check = checks.check_docker_gpus()
+    assert told in f"{check.text}; {check.fix}"
+
+
+def test_a_scheduler_that_still_runs_is_reported(tmp_path: Path) -> None:
+    listeners = tmp_path / "unix"
+    assert list(checks.check_orphaned_scheduler(tmp_path, listeners)) == []
+    listeners.write_text(f"0000: 00000002 00000000 00010000 0005 01 7 {tmp_path}/scheduler.sock\n")
+    [check] = checks.check_orphaned_scheduler(tmp_path, listeners)
+    assert check.text.startswith("scheduler: running without gpushared")
 
 
 def test_the_driver_s_own_files_are_checked(

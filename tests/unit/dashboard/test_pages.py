@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
@@ -14,12 +13,10 @@ from urllib.parse import urlencode
 import pytest
 from starlette.requests import Request
 
-from gpushare.client import RequestRefused, UnknownTenant
+from gpushare.client import UnknownTenant
 from gpushare.dashboard.reports import MEDIA, REPORTS
 from gpushare.dashboard.series import BadGraph
-from gpushare.dashboard.server import DashboardOptions, DashboardPages, _refused
-from gpushare.errors import ErrorCode, UserError
-from gpushare.listen_address import Address
+from gpushare.dashboard.server import DashboardPages
 from gpushare.prices import Prices
 from tests.unit.history.world import HOUR, T0, UUIDS, Actor, event, record
 
@@ -111,22 +108,3 @@ def test_a_report_can_be_downloaded_in_each_format(pages: DashboardPages) -> Non
 def test_a_container_that_gpushared_does_not_know_has_no_events(pages: DashboardPages) -> None:
     assert json.loads(bytes(pages.events(asked(name="none", **PERIOD)).body)) == []
     assert len(json.loads(bytes(pages.events(asked(**PERIOD)).body))) == 3
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (RequestRefused("too many"), 429),
-        (UserError("no", code=ErrorCode.NOT_FOUND), 404),
-        (UserError("the history cannot be read"), 503),
-    ],
-)
-def test_an_error_has_a_status(error: UserError, status: int) -> None:
-    assert _refused(asked(), error).status_code == status
-
-
-@pytest.mark.parametrize("more", [{"certificate": Path("c")}, {"client_ca": Path("c")}])
-def test_options_of_tls_need_each_other(more: dict[str, Path]) -> None:
-    options = DashboardOptions(Address(host="127.0.0.1", port=0), Path("s"), Path("h"), **more)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="--tls-certificate and --tls-key"):
-        options.check()

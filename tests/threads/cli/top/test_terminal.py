@@ -10,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,15 +184,6 @@ def test_a_process_that_took_the_number_since_gets_no_signal(
         top.press("end", "k", "enter", "y")
         top.until(lambda screen: "failed: process" in screen)
         assert another.poll() is None
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patched:
-        patched.setenv("TZ", "UTC")
-        time.tzset()
-        yield
-    time.tzset()
 
 
 def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
