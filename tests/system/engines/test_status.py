@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from gpushare import engines, install
-from gpushare.cli import gpushare
-from gpushare.engines import config_files, query
+from gpushare import engines
+from gpushare.engines import query
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.engines.query import RuntimeReport
 from tests.system.waiting import wait_until
@@ -239,46 +237,3 @@ def test_only_a_process_of_this_machines_root_is_an_engine(tmp_path: Path, chang
             assert process.pid not in found_pids()
         finally:
             process.kill()
-
-
-@pytest.fixture
-def crio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms) -> ConfigLocation:
-    """A machine with CRI-O alone, and the runtime registered with it."""
-    launcher = programs.folder / "gpushare-runtime"
-    launcher.write_text("")
-    launcher.chmod(0o755)
-    there = place(tmp_path)
-    one = engines.Engine("crio", "crio", (tmp_path,), lambda _, __: there, query.query_crio)
-    monkeypatch.setattr(install, "current", lambda: install.Installation(tmp_path))
-    monkeypatch.setattr("gpushare.cli.runtime.ENGINES", {"crio": one})
-    monkeypatch.setattr("gpushare.cli.runtime.find", lambda _: one)
-    for change in config_files.configure(there, launcher, default=False):
-        change.apply()
-    return there
-
-
-def status(*more: str) -> tuple[int, str]:
-    result = CliRunner().invoke(gpushare, ["runtime", "status", *more])
-    return result.exit_code, result.output
-
-
-def test_status_compares_the_file_with_the_running_engine(
-    crio: ConfigLocation, programs: FakePrograms
-) -> None:
-    launcher = config_files.registered_launcher(crio.files[0])
-    programs.say("crio", CRIO.replace(str(LAUNCHER), str(launcher)))
-    code, said = status()
-    assert code == 0
-    assert f"crio    registered  {crio.path}  yes      yes" in said
-    programs.say("crio", "[crio.runtime]\n")
-    code, said = status("--json")
-    assert code == 4
-    (row,) = json.loads(said)
-    assert row["word"] == "unread"
-    assert row["known"] is False
-    assert row["fix"] == "restart"
-    assert launcher is not None
-    launcher.unlink()
-    code, said = status()
-    assert code == 4
-    assert f"crio: {launcher} does not exist" in said

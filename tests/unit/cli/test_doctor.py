@@ -21,7 +21,7 @@ from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
 from gpushare.settings import ConfigError, ConfigProblem
-from gpushare.setup import low_level_runtime
+from gpushare.setup import InstallRecord, low_level_runtime
 
 from .conftest import CARD, STATUS, Cli, tenant
 from .fake_daemon import AnsweringDaemon, rows
@@ -84,7 +84,10 @@ class CheckedMachine:
 
     def engines(self, *present: Engine) -> None:
         """Let these engines be on the machine."""
-        self._patch.setattr(checks, "ENGINES", {engine.name: engine for engine in present})
+        found = {engine.name: engine for engine in present}
+        self._patch.setattr(checks, "ENGINES", found)
+        self._patch.setattr("gpushare.cli.runtime.ENGINES", found)
+        self._patch.setattr("gpushare.cli.runtime.find", found.__getitem__)
 
     def _installed(self) -> install.Installation:
         made = install.Installation(self.root / "0.1.0-0123456789ab")
@@ -171,6 +174,33 @@ def test_a_configuration_that_docker_has_not_read_is_reported(
     assert ("docker does not run" in output) == bool(answer.reason)
 
 
+@pytest.mark.parametrize(
+    ("answer", "word", "told"),
+    [
+        (RuntimeReport(True, False), "registered", "ok: the running docker has loaded it"),
+        (RuntimeReport(False), "unread", "has not loaded it yet: reload it"),
+        (RuntimeReport(True, False, Path("/old")), "unread", "has not loaded it yet: reload it"),
+        (RuntimeReport(None, reason="docker is down"), "registered", "loaded it: docker is down"),
+    ],
+)
+def test_runtime_status_and_configure_compare_the_file_with_the_running_engine(
+    cli: Cli,
+    machine: CheckedMachine,
+    answer: RuntimeReport,
+    word: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpushare.cli.runtime.InstallRecord.read", InstallRecord)
+    machine.answer = answer
+    status = cli("runtime", "status", "--json")
+    [row] = json.loads(status.stdout)
+    assert (row["word"], status.exit_code) == (word, 0 if word == "registered" else 4)
+    assert told in cli("runtime", "configure", "--runtime", "docker").output
+    line = cli("runtime", "status").stdout.splitlines()[1]
+    assert line.split()[:3] == ["docker", word, str(machine.root / "daemon.json")]
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_container_without_a_request_gets_advice(cli: Cli, simulated: AnsweringDaemon) -> None:
     why = "add -e GPUSHARE_MEMORY=4GiB"
@@ -252,6 +282,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ),
     ("0.1.0-0123456789ab/bin/gpushare-hook", None, "gpushare-hook is missing; gpushare setup"),
     (checks.HOOK, None, "docker run --gpus: refused by dockerd"),
+    ("0.1.0-0123456789ab/bin/gpushare-runtime", None, "fail  docker: "),
 ]
 
 

@@ -448,19 +448,6 @@ def test_the_nearest_section_of_a_card_holds_key_by_key(
     assert (rule.mode, rule.max_tenants) == (mode, max_tenants)
 
 
-# --- dialects ---
-
-
-def dialects(text: str) -> Dialects:
-    return parse(text, FILE).terms.dialects
-
-
-def problem(text: str) -> str:
-    with pytest.raises(ConfigError) as refused:
-        parse(text, FILE)
-    return str(refused.value)
-
-
 # --- idle ---
 
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from gpushare.protocol import CODE_INTERNAL
 from tests.emulator import Emulator
@@ -23,7 +22,6 @@ from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
 
 Start = Callable[..., Emulator]
-Cli = Callable[..., Result]
 
 
 SHOW_CURSOR = b"\x1b[?25h"
