@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from gpushare.checks import Check
 from gpushare.cli import bundle, doctor
 from gpushare.cli.bundle import Pseudonyms, names_on_machine
-from tests.unit.cli.conftest import CARD, STATUS, tenant
+from tests.unit.cli.conftest import CARD, STATUS, Cli, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_transcripts import event
-
-Cli = Callable[..., Result]
-
 
 ID = "4f5e6d7c8b9a" + "0" * 52
 

@@ -17,15 +17,19 @@ from tests.unit.cli.conftest import CARD
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.sock"
+
+
 def test_rows_of_more_than_one_packet_arrive_in_order(daemon: AnsweringDaemon) -> None:
     many = [{**CARD, "index": number} for number in range(300)]
     daemon.answers["cards"] = rows(*many)
     assert [card["index"] for card in Client(daemon.path).cards()] == list(range(300))
 
 
-def test_only_a_start_waits_for_a_daemon_that_was_killed(tmp_path: Path) -> None:
+def test_only_a_start_waits_for_a_daemon_that_was_killed(path: Path) -> None:
     """It leaves its socket and its lock's file. A command reports it at once."""
-    path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
         left_over.bind(str(path))
     path.with_name(wait_policy.LOCK).touch()
@@ -39,24 +43,21 @@ def test_only_a_start_waits_for_a_daemon_that_was_killed(tmp_path: Path) -> None
     assert waited
 
 
-def test_a_daemon_that_does_not_acknowledge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_does_not_acknowledge(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
-    silent = AnsweringDaemon(tmp_path / "control.sock", {}, acknowledge=False)
+    silent = AnsweringDaemon(path, {}, acknowledge=False)
     with silent.running(), pytest.raises(DaemonUnreachable, match="not responding"):
         Client(silent.path).cards()
 
 
-def test_a_daemon_that_serves_other_clients_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
+def test_a_daemon_that_serves_other_clients_is_waited_for(path: Path) -> None:
     with ScriptedDaemon(path, [ACK, b'{"ok": true}']) as daemon:
         daemon.serve_others_first()
         assert Client(path).cards() == []
 
 
 def test_a_starting_daemon_is_waited_for_with_a_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
     said: list[str] = []
@@ -69,7 +70,6 @@ def test_a_starting_daemon_is_waited_for_with_a_message(
     def until_it_is_said() -> None:
         assert waited.wait(60)
 
-    path = tmp_path / "control.sock"
     packets: list[Packet] = [b'{"starting": true}', until_it_is_said, ACK, b'{"ok": true}']
     with ScriptedDaemon(path, packets):
         assert Client(path, waits=waits).cards() == []
@@ -77,7 +77,7 @@ def test_a_starting_daemon_is_waited_for_with_a_message(
 
 
 def test_a_locked_socket_without_a_daemon_means_a_starting_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
     waited = threading.Event()
@@ -86,23 +86,21 @@ def test_a_locked_socket_without_a_daemon_means_a_starting_one(
         assert waited.wait(60)
         daemon.take_lock()
 
-    path = tmp_path / "control.sock"
     daemon = ScriptedDaemon(path, [ACK, b'{"ok": true}'], alive=False, act=start)
     with daemon:
         Client(path, waits=waited.set).status()
     assert len(daemon.asked) == 1
 
 
-def test_a_daemon_that_takes_too_long_to_start_is_given_up(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
+def test_a_daemon_that_takes_too_long_to_start_is_given_up(path: Path) -> None:
     starting = ScriptedDaemon(path, [b'{"starting": true}'], silent=True)
     with starting, pytest.raises(DaemonUnreachable, match=r"not ready on .* after 0.3 s"):
         Client(path, start_seconds=0.3).cards()
 
 
-def test_a_request_in_the_daemons_queue_is_waited_for(tmp_path: Path) -> None:
+def test_a_request_in_the_daemons_queue_is_waited_for(path: Path) -> None:
     """Each acknowledgement gives the answer its whole time."""
-    path, seconds = tmp_path / "control.sock", 1.0
+    seconds = 1.0
 
     def wait() -> None:
         time.sleep(0.6 * seconds)
@@ -113,15 +111,13 @@ def test_a_request_in_the_daemons_queue_is_waited_for(tmp_path: Path) -> None:
     assert len(daemon.asked) == 1
 
 
-def test_a_request_without_acknowledgement_is_sent_again(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
+def test_a_request_without_acknowledgement_is_sent_again(path: Path) -> None:
     with ScriptedDaemon(path, [ACK, b'{"ok": true}'], first=[b'{"starting": true}']) as daemon:
         Client(path).status()
     assert len(daemon.asked) == 2
 
 
-def test_an_acknowledged_request_is_not_sent_again(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
+def test_an_acknowledged_request_is_not_sent_again(path: Path) -> None:
     with (
         ScriptedDaemon(path, [ACK]) as daemon,
         pytest.raises(DaemonUnreachable, match="closed the connection"),

@@ -7,23 +7,19 @@ import csv
 import io
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from gpushare.cli import report as module
 from gpushare.daemon.store.history import History
 from gpushare.history import FOLDER
 from gpushare.history.reports import REPORTS
+from tests.unit.cli.conftest import Cli
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_transcripts import event
 from tests.unit.history.world import GIB, HOUR, UUIDS, Actor, record
-
-Cli = Callable[..., Result]
-
 
 #: The constructed history begins two hours ago.
 BEGIN = time.time() - 2 * HOUR

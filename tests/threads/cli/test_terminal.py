@@ -7,21 +7,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli import text
 from tests.emulator import Emulator
-from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.conftest import CARD, Cli, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
-
-Cli = Callable[..., Result]
-
 
 NAMES = ("one", "two", "three", "four")
 

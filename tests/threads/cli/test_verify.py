@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from click.testing import Result
 
 from gpushare import simulator
 from gpushare.client import Client
@@ -24,11 +23,9 @@ from gpushare.verify.runners import (
     ProbeFailed,
     ProbeTenant,
 )
-from tests.unit.cli.conftest import CARD
+from tests.unit.cli.conftest import CARD, Cli
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_verify import NOTHING, PROBE, AuditedTenantClient
-
-Cli = Callable[..., Result]
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -78,10 +75,11 @@ WARNED = {**SEEN, "warnings": ["it bypasses the interposer library"]}
 FROZEN = {**WARNED, "over": "frozen", "interventions": [{"by": "audit"}]}
 
 
+RunScenario = Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]]
+
+
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScenario:
     """Run the scenario with a probe that is a script, and a daemon that is a list of states."""
     monkeypatch.setattr(scenario, "DETECT_SECONDS", 0.3)
     monkeypatch.setattr(scenario, "ACT_SECONDS", dict.fromkeys(scenario.ACT_SECONDS, 0.3))
@@ -116,7 +114,7 @@ def run(
     ],
 )
 def test_each_outcome_is_judged_by_the_configured_action(
-    run: Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]],
+    run: RunScenario,
     action: str,
     states: list[dict[str, Any]],
     expected: list[tuple[str, bool]],
@@ -127,7 +125,7 @@ def test_each_outcome_is_judged_by_the_configured_action(
 
 
 def test_a_driver_with_limits_of_its_own_refuses_it(
-    run: Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]],
+    run: RunScenario,
 ) -> None:
     found, daemon = run("freeze", code=2, isolation="driver")
     assert found == [("the driver itself refuses more than the quota", True)]

@@ -20,7 +20,6 @@ from .fake_daemon import AnsweringDaemon, refusal, rows
 def test_drain_waits_until_the_last_has_ended(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     left = [rows(tenant("a", 1, 4), tenant("b", 1, 4)), rows(tenant("b", 1, 4)), rows()]
     daemon.answers["tenants"] = left.pop(0)
 
@@ -37,7 +36,6 @@ def test_drain_waits_until_the_last_has_ended(
 
 
 def test_drain_stops_every_tenant_that_it_can(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     daemon.answers["tenants"] = rows(tenant("train", 1, 4))
     daemon.answers["stop"] = [{"ok": True, "tenant": tenant("train", 1, 4)}]
     assert cli("card", "drain", "0", "--stop", "--timeout", "3").exit_code == 0
@@ -54,7 +52,6 @@ def test_drain_stops_every_tenant_that_it_can(cli: Cli, daemon: AnsweringDaemon)
 def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     daemon.answers["tenants"] = rows(tenant("train", 1, 4))
 
     def interrupted(_seconds: float) -> None:
@@ -72,7 +69,6 @@ def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
 
 def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, cli: Cli) -> None:
     other = {**CARD, "index": 1, "uuid": "GPU-1"}
-    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
     daemon.answers["cards"] = rows({**CARD, "cordoned": True}, other)
     daemon.answers["tenants"] = rows(tenant("train", 1, 4))
     daemon.answers["move"] = refusal("refused", "train cannot be moved to card 1: no device node")
@@ -92,7 +88,6 @@ def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, c
 def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
     cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], status: int, said: str
 ) -> None:
-    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
     ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
     daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "cancelled"}]
     result = cli("run", *words, "--", "true")
@@ -103,7 +98,6 @@ def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
 def test_a_gpushared_that_restarts_is_waited_for(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
     daemon.answers["queue-poll"] = refusal(CODE_INTERNAL, "gpushared failed")
 
     def answer(_seconds: float) -> None:
@@ -126,13 +120,12 @@ def test_the_container_of_an_engine_gets_what_was_granted(
 ) -> None:
     executed: list[tuple[Any, ...]] = []
     monkeypatch.setattr("gpushare.cli.run._execute", lambda *words: executed.append(words))
-    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "5" * 32}]
     granted = {"state": "granted", "position": 0, "waiting": 0, "since": 0.0, "reason": ""}
     daemon.answers["queue-poll"] = [{"ok": True, **granted}]
     assert cli("run", "--wait", "--", *ENGINE).exit_code == 0
     [(words, environment, _)] = executed
     assert words == with_ticket(ENGINE, 2)
-    assert environment["GPUSHARE_TICKET"] == "5" * 32
+    assert environment["GPUSHARE_TICKET"] == "0" * 32
     take = daemon.requests[0]
     assert take["variables"] == {"GPUSHARE_MEMORY": "4GiB"}
     refused = cli("run", "--wait", "--memory", "1GiB", "--", *ENGINE)

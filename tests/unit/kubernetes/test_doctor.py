@@ -140,10 +140,11 @@ def test_the_cgroup_version_and_what_the_kubelet_makes_of_it(machine: Machine) -
     assert found(machine, "cgroup v").startswith("ok")
 
 
+Asked = Callable[..., dict[str, str]]
+
+
 @pytest.fixture
-def asked(
-    api: ApiServer, cluster: StandInApiServer, machine: Machine
-) -> Callable[..., dict[str, str]]:
+def asked(api: ApiServer, cluster: StandInApiServer, machine: Machine) -> Asked:
     """What the cluster's checks find, by the first word of the text."""
     cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "dra"}}})
     cluster.put(
@@ -158,7 +159,7 @@ def asked(
     return ask
 
 
-def test_a_cluster_that_is_ready(asked: Callable[..., dict[str, str]], api: ApiServer) -> None:
+def test_a_cluster_that_is_ready(asked: Asked, api: ApiServer) -> None:
     SlicePublisher(api, "n").write(cards_of(card(0), card(1, is_schedulable=False)))
     lines = asked()
     for word in ("API", "clock", "label", "RuntimeClass", "ResourceSlices"):
@@ -166,9 +167,7 @@ def test_a_cluster_that_is_ready(asked: Callable[..., dict[str, str]], api: ApiS
     assert "2 cards, of them 1 with a taint" in lines["ResourceSlices"]
 
 
-def test_what_is_missing_in_the_cluster_has_a_fix(
-    asked: Callable[..., dict[str, str]], cluster: StandInApiServer
-) -> None:
+def test_what_is_missing_in_the_cluster_has_a_fix(asked: Asked, cluster: StandInApiServer) -> None:
     cluster.remove(f"{RUNTIME_CLASSES}/gpushare-dra")
     cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "plugin"}}})
     lines = asked()
@@ -180,7 +179,7 @@ def test_what_is_missing_in_the_cluster_has_a_fix(
 
 
 def test_what_the_credentials_may_not_read_is_not_judged(
-    asked: Callable[..., dict[str, str]], cluster: StandInApiServer
+    asked: Asked, cluster: StandInApiServer
 ) -> None:
     cluster.fault = lambda _method, path: 403 if "/version" not in path else None
     lines = asked()
@@ -190,7 +189,7 @@ def test_what_the_credentials_may_not_read_is_not_judged(
 
 
 def test_labels_that_set_something_are_compared_with_what_is_in_effect(
-    asked: Callable[..., dict[str, str]], cluster: StandInApiServer, machine: Machine
+    asked: Asked, cluster: StandInApiServer, machine: Machine
 ) -> None:
     labels = {f"{OWN}policy": "burst-share", f"{OWN}size": "1", "gpushare.io/mode": "dra"}
     node = {"metadata": {"labels": labels}}
@@ -208,7 +207,7 @@ def test_labels_that_set_something_are_compared_with_what_is_in_effect(
 
 @pytest.mark.parametrize(("clock", "level"), [(None, "warn"), (0.0, "fail")])
 def test_another_clock_of_the_api_server(
-    asked: Callable[..., dict[str, str]],
+    asked: Asked,
     api: ApiServer,
     clock: float | None,
     level: str,
@@ -219,7 +218,7 @@ def test_another_clock_of_the_api_server(
 
 
 def test_a_cluster_that_is_too_old_or_does_not_answer(
-    asked: Callable[..., dict[str, str]], cluster: StandInApiServer
+    asked: Asked, cluster: StandInApiServer
 ) -> None:
     device = {"name": "gpu-0"}
     spec = {"driver": DRIVER, "nodeName": "n", "devices": [device]}
@@ -234,7 +233,7 @@ def test_a_cluster_that_is_too_old_or_does_not_answer(
 
 
 def test_a_resource_of_the_device_plugin(
-    asked: Callable[..., dict[str, str]], cluster: StandInApiServer, machine: Machine
+    asked: Asked, cluster: StandInApiServer, machine: Machine
 ) -> None:
     machine.mode = "plugin"
     assert asked()["gpushare.io/memory-gib"].startswith("fail")

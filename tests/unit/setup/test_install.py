@@ -30,6 +30,10 @@ def make_source(root: Path) -> InstallSource:
     return InstallSource(programs, libraries)
 
 
+def installed(root: Path, source: InstallSource) -> install.Installation:
+    return install.install(root / "to", runtime=RUNC, socket=SOCKET, source=source)
+
+
 def snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
     """Return every path beneath `root` with its mode and content."""
     found: dict[str, tuple[int, bytes | str]] = {}
@@ -43,9 +47,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
 
 
 def test_everything_is_installed_where_the_launcher_searches(tmp_path: Path) -> None:
-    made = install.install(
-        tmp_path / "to", runtime=RUNC, socket=SOCKET, source=make_source(tmp_path)
-    )
+    made = installed(tmp_path, make_source(tmp_path))
     assert made.root.name.startswith(f"{gpushare.__version__}-")
     assert made.launcher.read_bytes().endswith(b"bin/gpushare-runtime")
     assert (made.launcher.parent / "gpushare-runtime.conf").read_text() == (
@@ -58,17 +60,17 @@ def test_everything_is_installed_where_the_launcher_searches(tmp_path: Path) -> 
 
 def test_a_changed_file_is_not_taken_for_ours(tmp_path: Path) -> None:
     source = make_source(tmp_path)
-    made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    made = installed(tmp_path, source)
     made.hook.write_bytes(b"something else")
     with pytest.raises(InstallError, match="gpushare-hook has changed since it was installed"):
-        install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+        installed(tmp_path, source)
 
 
 def test_a_missing_part_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     source = make_source(tmp_path)
     (source.libraries / "gpushare-probe").unlink()
     with pytest.raises(InstallError, match="gpushare-probe is missing"):
-        install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+        installed(tmp_path, source)
     assert not (tmp_path / "to").exists()
 
 
@@ -88,14 +90,14 @@ def test_a_package_without_its_c_parts_says_so(monkeypatch: pytest.MonkeyPatch) 
 def test_no_installation_writes_to_mapped_files(tmp_path: Path) -> None:
     """As a node's agent did that copied its library over the old one: all its users crashed."""
     source = make_source(tmp_path)
-    old = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+    old = installed(tmp_path, source)
     library = old.libraries / "libcuda.so.1"
     with library.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     before, files = bytes(mapped), snapshot(old.root)
     for content in (b"\x7fELF shorter", b"\x7fELF " + b"longer" * 4096):
         (source.libraries / "libcuda.so.1").write_bytes(content)
-        made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
+        made = installed(tmp_path, source)
         active = install.activate(made)
         assert made.root != old.root
         assert active == install.current(tmp_path / "to")
@@ -113,7 +115,7 @@ def test_the_previous_installation_can_be_restored(tmp_path: Path) -> None:
     made = []
     for content in (b"a", b"b"):
         (source.libraries / "libcuda.so.1").write_bytes(content)
-        made.append(install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source))
+        made.append(installed(tmp_path, source))
         install.activate(made[-1])
         install.activate(made[-1])
     assert (tmp_path / "to" / install.PREVIOUS).resolve() == made[0].root
