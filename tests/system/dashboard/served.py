@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,21 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare.daemon.identity.container_names import UnixSocketConnection
 from gpushare.dashboard.server import DashboardOptions, opened
 from gpushare.listen_address import Address
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over the Unix socket at `path`."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=30)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(30)
-        self.sock.connect(str(self._path))
 
 
 @dataclass
@@ -49,7 +36,7 @@ class ServedDashboard:
     def connection(self) -> http.client.HTTPConnection:
         path = self.options.listen.path
         if path is not None:
-            return UnixConnection(path)
+            return UnixSocketConnection(path, 30)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
 
     def ask(

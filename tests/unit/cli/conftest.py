@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,17 @@ from tests.unit.rows import GIB, card_row, tenant_card, tenant_row
 from .fake_daemon import AnsweringDaemon, Reply, Sockets, rows
 
 Cli = Callable[..., Result]
+
+
+@contextmanager
+def in_utc() -> Iterator[None]:
+    """Have local times be those of UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
 
 CARD: CardRow = card_row(
     model="NVIDIA H200",

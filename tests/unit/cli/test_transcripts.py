@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from gpushare.protocol import CODE_NOT_FOUND
 from gpushare.quota.keys import POLICIES
 from tests.unit.rows import GIB, tenant_card
 
-from .conftest import CARD, STATUS, answers, tenant
+from .conftest import CARD, STATUS, answers, in_utc, tenant
 from .fake_daemon import AnsweringDaemon, Reply, refusal, rows
 
 RECORDED: Final = Path(__file__).with_name("transcripts.txt")
@@ -449,14 +448,8 @@ def transcripts() -> Iterable[str]:
 
 def recorded() -> str:
     """Return the transcripts, in UTC."""
-    zone = os.environ.get("TZ")
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-    try:
+    with in_utc():
         return "\n".join(transcripts())
-    finally:
-        os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
-        time.tzset()
 
 
 def test_each_command_asks_and_shows_what_it_should() -> None:

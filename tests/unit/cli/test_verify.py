@@ -34,8 +34,11 @@ def test_the_request_is_for_the_remaining_memory_of_the_card(
     assert verify._sizes(available_bytes, cores_available) == sizes
 
 
+UNUSED = {"tenants": 0, "utilization": 0, "non_tenant_processes": []}
+
+
 def card(**more: Any) -> CardRow:
-    return cast("CardRow", {**CARD, "cores_available": 90, "tenants": 0, "utilization": 0, **more})
+    return cast("CardRow", {**CARD, "cores_available": 90, **UNUSED, **more})
 
 
 def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> None:
@@ -64,28 +67,9 @@ def test_a_card_with_too_little_available_memory_is_reported(
         verify._trial([card(**more)], 30, 1.0, single=False)
 
 
-UNUSED = {
-    "tenants": 0,
-    "utilization": 0,
-    "non_tenant_processes": [],
-    "cordoned": False,
-    "allowed_mode": "any",
-    "available_bytes": 100 * GIB,
-}
-
-
-def unused_card(**more: Any) -> CardRow:
-    return cast("CardRow", {**CARD, **UNUSED, **more})
-
-
 def test_the_first_unused_card_is_taken() -> None:
-    assert (
-        verify._unused_card(
-            [unused_card(tenants=1), unused_card(index=1), unused_card(index=2)], None
-        )
-        == 1
-    )
-    assert verify._unused_card([unused_card(), unused_card(index=1)], 1) == 1
+    assert verify._unused_card([card(tenants=1), card(index=1), card(index=2)], None) == 1
+    assert verify._unused_card([card(), card(index=1)], 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +86,7 @@ def test_the_first_unused_card_is_taken() -> None:
 )
 def test_a_card_in_use_is_refused_with_the_reason(more: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError) as refused:
-        verify._unused_card([unused_card(**more)], None)
+        verify._unused_card([card(**more)], None)
     assert str(refused.value) == f"the test requires an unused card: {why}"
 
 

@@ -28,11 +28,10 @@ def history(name: str, _since: float) -> list[dict[str, Any]]:
     """Return an event of each container, and one of a card."""
     if name:
         raise UnknownTenant("no container", [])
-    subjects = ({"tenant": TRAIN}, {"tenant": SERVE}, {"card": UUIDS[1], "container": "bare"})
-    kinds = ("over-quota-warned", "over-quota-warned", "unallocated-container-killed")
+    over, bare = ("over-quota-warned", "unallocated-container-killed")
     return [
-        event(number, 60, kind, {"used_bytes": 1, **who})
-        for number, (kind, who) in enumerate(zip(kinds, subjects, strict=True))
+        *(event(1, 60, over, {"tenant": tenant, "used_bytes": 1}) for tenant in (TRAIN, SERVE)),
+        event(2, 60, bare, {"card": UUIDS[1], "container": "bare", "used_bytes": 1}),
     ]
 
 

@@ -8,34 +8,22 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from gpushare.cli.top.render import plain_text as text
 from gpushare.cli.top.view import TableView
-from tests.unit.cli.conftest import CARD
+from tests.unit.cli.conftest import CARD, in_utc
 from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 from .made import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.unit.cli.conftest import Cli
 
 GOLDEN = Path(__file__).with_name("once.txt")
 
 
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patched:
-        patched.setenv("TZ", "UTC")
-        time.tzset()
-        yield
-    time.tzset()
-
-
 def test_once_in_ascii_is_this() -> None:
-    assert text(machine(), TableView(), unicode=False) + "\n" == GOLDEN.read_text()
+    with in_utc():
+        assert text(machine(), TableView(), unicode=False) + "\n" == GOLDEN.read_text()
 
 
 def test_once_as_json_is_one_document(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001

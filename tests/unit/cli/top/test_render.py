@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +19,7 @@ from gpushare.cli.top.columns import COLUMNS, width
 from gpushare.cli.top.render import Frame, Size, frame
 from gpushare.cli.top.snapshot import TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView
-from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.conftest import CARD, in_utc, tenant
 from tests.unit.rows import GIB
 
 from .made import TAKEN, card, container, machine
@@ -107,11 +105,8 @@ def recorded() -> str:
         shown = "".join(part for part, _ in line).rstrip()
         return f"{shown}  !" if any(style == "bad" for _, style in line) else shown
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
+    with in_utc():
         screens = ["\n".join(map(drawn, each.lines)) for each in frames()]
-    time.tzset()
     return "\n\n".join(screens) + "\n"
 
 
