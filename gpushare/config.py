@@ -192,7 +192,6 @@ class Config:
             mode=values.get("allowed_mode", ANY),
             max_tenants=values.get("max_tenants", self.max_tenants),
             backend=values.get("backend", INTERPOSER),
-            mps_partitions=values.get("mps_partitions", False),
             where=where,
             cordoned_by=self._cordoned_by(uuid),
         )

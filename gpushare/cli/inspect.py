@@ -84,13 +84,10 @@ def _mps(tenant: TenantStatus) -> Iterator[str]:
     mps = tenant["mps"]
     if not mps:
         return
-    compute = {
-        "space": f"{count(mps['chunks'], 'chunk')} of multiprocessors of its own",
-        "percentage": f"at most {mps['percentage']} % of the multiprocessors",
-    }.get(mps["share"], "all multiprocessors")
+    most = f"at most {mps['percentage']} % of the multiprocessors"
+    compute = most if mps["percentage"] < 100 else "all multiprocessors"
     by = {
         "cgroup": "the driver, for its cgroup, and the interposer library",
-        "namespace": "the namespace of its MPS server and the interposer library",
         "server": "the MPS server, for all containers together, and the interposer library",
     }.get(mps["memory_limit"], "the interposer library")
     yield _line("mps compute", f"{compute}, shared at the same time")

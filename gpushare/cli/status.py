@@ -353,9 +353,9 @@ def _ends(tenant: TenantStatus) -> str:
 
 
 def isolation(tenant: TenantStatus) -> str:
-    """Return what enforces the quota: "interposer", "mps (space)", "mps (percentage)"."""
+    """Return what enforces the quota: "interposer", "mps", "mps (percentage)"."""
     mps = tenant["mps"]
-    share = f" ({mps['share']})" if mps and mps["share"] else ""
+    share = " (percentage)" if mps and mps["percentage"] < 100 else ""
     return f"{tenant['isolation']}{share}"
 
 

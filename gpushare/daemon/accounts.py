@@ -58,7 +58,6 @@ class CardAccounts:
                     backend=self.node.backend_of(card),
                     backend_source=rule.where.get("backend", ""),
                     backend_fault=self.node.mps.fault_of(card.uuid),
-                    mps_partitions=rule.mps_partitions,
                 )
             )
         return tuple(capacities)

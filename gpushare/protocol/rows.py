@@ -219,11 +219,9 @@ class TenantPod(TypedDict):
 class TenantMps(TypedDict):
     """A tenant's part of the MPS server of a card in MPS mode."""
 
-    share: str  # space: multiprocessors of its own | percentage: a ceiling | "": no ceiling
     percentage: int  # of the multiprocessors, its ceiling; 100: none
-    chunks: int  # of a static partition; 0: it has none
-    # Beside the interposer's: cgroup, the driver's for the container | namespace or server, for
-    # each of its processes | "": none
+    # Beside the interposer's: cgroup, the driver's for the container | server, for each of its
+    # processes | "": none
     memory_limit: str
     server_state: str  # as NVIDIA names it; "": no server runs
     lost: str  # why its processes can no longer use the card; "": they can

@@ -83,8 +83,6 @@ UNSET = (
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=nonsense",
     image.PROGRAM,
 )
-#: One driver of each protocol.
-DRIVERS = {"protocol 2": None, "protocol 3": "615.71.09"}
 
 
 class MpsNode:
@@ -130,7 +128,7 @@ class MpsNode:
 
     def server_log(self) -> str:
         folder = self.stack.root / "run" / "mps"
-        return "".join(path.read_text() for path in folder.glob("*/log/**/server.log"))
+        return "".join(path.read_text() for path in folder.glob("*/log/server.log"))
 
     def mps(self, bundle: Bundle) -> Any:
         return self.client.tenant(bundle.id)["mps"]
@@ -151,22 +149,21 @@ def fault_program(stack: Stack) -> bytes:
     return program.read_bytes()
 
 
-@pytest.fixture(params=list(DRIVERS.values()), ids=list(DRIVERS))
-def node(request: pytest.FixtureRequest) -> Iterator[MpsNode]:
-    """A node with gpushared, whose only card is in MPS mode, over drivers of both protocols."""
-    with Stack(driver=request.param) as stack:
-        made = MpsNode(stack)
-        made.start()
-        yield made
-
-
 @pytest.fixture
-def legacy() -> Iterator[MpsNode]:
-    """The same over a driver of protocol 2, before gpushared is started."""
-    with Stack() as stack:
+def stopped(request: pytest.FixtureRequest) -> Iterator[MpsNode]:
+    """A node whose only card is in MPS mode, before gpushared is started."""
+    with Stack(driver=getattr(request, "param", None)) as stack:
         yield MpsNode(stack)
 
 
+@pytest.fixture
+def node(stopped: MpsNode) -> MpsNode:
+    """The same with gpushared."""
+    stopped.start()
+    return stopped
+
+
+@pytest.mark.parametrize("stopped", [None, "615.71.09"], indirect=True)
 def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode) -> None:
     train, serve = node.bundle(cores="30"), node.bundle(UNSET, memory="8GiB")
     with train.run() as one, serve.run() as other:
@@ -175,69 +172,45 @@ def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode)
         assert one.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
         assert other.ask(f"alloc {7 * GIB}")["code"] == 0
         assert other.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-        wait_until(lambda: node.mps(train)["server_state"] in {"ACTIVE", "READY"})
+        wait_until(lambda: node.mps(train)["server_state"] == "ACTIVE")
         assert node.server_log().count("New client") == 2
         assert node.server_log().count("Start") == 1
         rows = {row["id"]: row for row in node.client.tenants()}
         assert {row["isolation"] for row in rows.values()} == {"mps"}
         assert not any(row["warnings"] for row in rows.values())
-        assert node.mps(train)["share"] == "percentage"
-        assert node.mps(serve)["share"] == ""
+        assert (node.mps(train)["percentage"], node.mps(serve)["percentage"]) == (30, 100)
         assert node.mps(train)["memory_limit"] == node.memory_limit
         assert {card["mode"] for card in node.client.cards()} == {"mps"}
 
 
-@pytest.mark.parametrize("driver", ["590.48.01", "615.71.09"])
-def test_containers_have_multiprocessors_of_their_own(driver: str) -> None:
-    with Stack(driver=driver) as stack:
-        node = MpsNode(stack)
-        node.configure(cards={"0": {"backend": "mps", "mps_partitions": True}})
-        node.start()
-        train, serve, large = (node.bundle(cores=cores) for cores in ("30", "50", "20"))
-        with train.run() as one, serve.run() as other:
-            assert one.start()["code"] == other.start()["code"] == 0
-            assert other.ask(f"alloc {GIB}")["code"] == 0
-            found = node.mps(train), node.mps(serve)
-            assert [mps["share"] for mps in found] == ["space", "space"]
-            # 16 chunks of 8 multiprocessors each: never less than was requested.
-            assert [mps["chunks"] for mps in found] == [5, 8]
-            with large.run() as refused, node.bundle().run() as without:
-                assert refused.wait() != 0
-                assert "no partition of 4 chunks" in refused.errors
-                assert without.wait() != 0
-                assert "no cores are requested" in without.errors
-
-
-def test_a_card_in_mps_mode_takes_only_requests_for_it(legacy: MpsNode) -> None:
-    legacy.start()
-    share = Bundle(legacy.stack, quota={"memory": "4GiB"})
-    whole = Bundle(legacy.stack, quota={"count": "1"})
+def test_a_card_in_mps_mode_takes_only_requests_for_it(node: MpsNode) -> None:
+    share = Bundle(node.stack, quota={"memory": "4GiB"})
+    whole = Bundle(node.stack, quota={"count": "1"})
     for bundle in (share, whole):
         with bundle.run() as refused:
             assert refused.wait() != 0
             assert "is in MPS mode" in refused.errors
-    legacy.configure(cards={})
-    legacy.client.reload()
-    with legacy.bundle().run() as refused:
+    node.configure(cards={})
+    node.client.reload()
+    with node.bundle().run() as refused:
         assert refused.wait() != 0
         assert "is not in MPS mode" in refused.errors
         assert "gpushare card drain" in refused.errors
 
 
-def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(legacy: MpsNode) -> None:
-    legacy.start()
-    bundle = legacy.bundle()
+def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(node: MpsNode) -> None:
+    bundle = node.bundle()
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
-        control = legacy.control()
-        legacy.configure(cards={})
+        control = node.control()
+        node.configure(cards={})
         with pytest.raises(RequestRefused, match="run gpushare card drain 0"):
-            legacy.client.reload()
+            node.client.reload()
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
-    wait_until(lambda: not legacy.client.tenants())
-    assert legacy.client.reload() == ["cards"]
+    wait_until(lambda: not node.client.tenants())
+    assert node.client.reload() == ["cards"]
     wait_until(lambda: not Path(f"/proc/{control}").exists())
-    assert [one["pid"] for one in legacy.events("mps-control-stopped")] == [control]
+    assert [one["pid"] for one in node.events("mps-control-stopped")] == [control]
 
 
 def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsNode) -> None:
@@ -252,7 +225,7 @@ def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsN
         assert [line["pid"] for line in node.events("mps-control-adopted")] == [control]
         assert node.control() == control
         # Both have to be known as clients before one of them faults.
-        wait_until(lambda: node.mps(victim)["server_state"] in {"ACTIVE", "READY"})
+        wait_until(lambda: node.mps(victim)["server_state"] == "ACTIVE")
         assert other.ask("alloc 4096")["code"] == 0
         assert one.ask("trap")["code"] != 0
         wait_until(lambda: bool(node.events("mps-server-faulted")))
@@ -275,7 +248,7 @@ def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:
         assert tenant.start()["code"] == 0
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         before = node.control()
-        wait_until(lambda: node.mps(bundle)["server_state"] in {"ACTIVE", "READY"})
+        wait_until(lambda: node.mps(bundle)["server_state"] == "ACTIVE")
         os.kill(before, signal.SIGKILL)
         wait_until(lambda: len(node.events("mps-control-started")) == 2)
         wait_until(lambda: node.control() not in {0, before})
@@ -286,44 +259,43 @@ def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:
 
 @pytest.mark.parametrize("action", ["warn", "kill"])
 def test_a_process_that_bypasses_the_server_is_named_and_acted_on(
-    legacy: MpsNode, action: str
+    stopped: MpsNode, action: str
 ) -> None:
-    legacy.configure(audit={"over_quota": action})
-    legacy.start()
-    bundle = legacy.bundle(WITHOUT_ENVIRONMENT)
+    stopped.configure(audit={"over_quota": action})
+    stopped.start()
+    bundle = stopped.bundle(WITHOUT_ENVIRONMENT)
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
-        wait_until(lambda: bool(legacy.events("tenant-bypasses-mps")))
-        (found,) = legacy.events("tenant-bypasses-mps")
+        wait_until(lambda: bool(stopped.events("tenant-bypasses-mps")))
+        (found,) = stopped.events("tenant-bypasses-mps")
         assert found["name"] == bundle.id
         if action == "kill":
             assert tenant.wait() != 0
         else:
-            wait_until(lambda: "without its MPS server" in legacy.warnings(bundle))
+            wait_until(lambda: "without its MPS server" in stopped.warnings(bundle))
 
 
-def test_a_container_past_the_library_is_a_client_all_the_same(legacy: MpsNode) -> None:
+def test_a_container_past_the_library_is_a_client_all_the_same(node: MpsNode) -> None:
     """The variable in its environment leads it to the server too."""
-    legacy.start()
-    with legacy.bundle(AROUND).run() as tenant:
+    with node.bundle(AROUND).run() as tenant:
         assert tenant.start()["code"] == 0
-        assert legacy.server_log().count("New client") == 1
+        assert node.server_log().count("New client") == 1
 
 
-def test_a_server_of_somebody_else_keeps_containers_off_the_card(legacy: MpsNode) -> None:
-    made = Simulator(legacy.stack.cdi.with_name("device"), legacy.stack.cdi, ())
+def test_a_server_of_somebody_else_keeps_containers_off_the_card(stopped: MpsNode) -> None:
+    made = Simulator(stopped.stack.cdi.with_name("device"), stopped.stack.cdi, ())
     with ExitStack() as stack:
         other = stack.enter_context(mps_daemon(SimulatorMachine(made, device_file.libraries())))
         client = stack.enter_context(other.client().started("tenant.py"))
         assert client.ask("init") == client.ask("context") == 0
         (server,) = other.command("get_server_list")
-        legacy.start()
-        wait_until(lambda: any(server in text for text in legacy.client.status()["warnings"]))
-        with legacy.bundle().run() as refused:
+        stopped.start()
+        wait_until(lambda: any(server in text for text in stopped.client.status()["warnings"]))
+        with stopped.bundle().run() as refused:
             assert refused.wait() != 0
             assert f"did not start uses it (process {server})" in refused.errors
-        assert not legacy.events("mps-control-started")
+        assert not stopped.events("mps-control-started")
 
 
 def test_verify_proves_it(node: MpsNode) -> None:
@@ -341,12 +313,11 @@ def test_verify_proves_it(node: MpsNode) -> None:
     assert any("clients of the card's MPS server" in check["claim"] for check in checks)
 
 
-def test_root_in_a_container_cannot_command_the_control_daemon(legacy: MpsNode) -> None:
-    legacy.start()
+def test_root_in_a_container_cannot_command_the_control_daemon(node: MpsNode) -> None:
     script = "cd /opt/gpushare/tenant/pipes && test -S control && test ! -S control_privileged"
-    with legacy.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
+    with node.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
         assert tenant.wait() == 0, tenant.errors
-    (socket,) = (legacy.stack.root / "run" / "mps").glob("*/p/control_privileged")
+    (socket,) = (node.stack.root / "run" / "mps").glob("*/p/control_privileged")
     assert socket.is_socket()
 
 

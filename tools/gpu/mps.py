@@ -20,8 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.daemon.mps.control import MpsControl, control_of
-from gpushare.daemon.mps.program import ClientRoute, ControlProgram, MpsError, TenantLimits
+from gpushare.daemon.mps.control import ControlProgram, MpsControl, MpsError, TenantLimits
 from gpushare.verify.runners import ProbeFailed
 
 from .driver import DriverPaths
@@ -45,7 +44,7 @@ class RunningMps:
 
     def command(self, line: str) -> str:
         """Return what a command prints; MpsError."""
-        return self.control.program.run(commands=line, seconds=SECONDS)
+        return self.control.program.run(line, SECONDS)
 
     @property
     def server(self) -> str:
@@ -53,15 +52,14 @@ class RunningMps:
         return self.command("get_server_list")
 
     @contextmanager
-    def client(self, route: ClientRoute | None = None, **env: str) -> Iterator[Child]:
-        """Start a program that finds the daemon, as a process of a container where it has one."""
+    def client(self, **env: str) -> Iterator[Child]:
+        """Start a program that finds the daemon, unless `env` says otherwise."""
         program = self.control.program
-        route = route or ClientRoute(program.pipe_folder, {})
         folders = {
-            "CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder),
+            "CUDA_MPS_PIPE_DIRECTORY": str(program.pipe_folder),
             "CUDA_MPS_LOG_DIRECTORY": str(program.log_folder),
         }
-        merged = environment(self.driver.env, folders, route.env, env)
+        merged = environment(self.driver.env, folders, env)
         argv = child("tried", str(self.driver.cuda), self.driver.uuid)
         with Child("mps", argv, merged) as started:
             started.start()
@@ -116,7 +114,7 @@ def _running(driver: DriverPaths, path: str) -> Iterator[RunningMps]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        control = control_of(program)
+        control = MpsControl(program)
         try:
             _wait_until_ready(control, process)
             yield RunningMps(driver, control)
@@ -191,12 +189,14 @@ def _wrong_entries(mps: RunningMps) -> Iterator[ReportRow]:
 
 def _containers(mps: RunningMps) -> Iterator[ReportRow]:
     limits = {"one": TenantLimits(LIMIT, 50), "other": TenantLimits(LIMIT // 2, 25)}
-    routes = {name: mps.control.add(name, each, os.geteuid()) for name, each in limits.items()}
-    for name, size in (("one", LIMIT), ("other", LIMIT // 2)):
-        with mps.client(routes[name]) as client:
+    for name, each in limits.items():
+        mps.control.add(name, each, os.geteuid())
+    for name, each in limits.items():
+        with mps.client(**each.variables) as client:
             begun, free = client.ask("begin"), client.ask("info")["free"]
             yield ReportRow(f"container {name}: multiprocessors", begun["multiprocessors"])
-            yield ReportRow.claim(f"container {name}: free is within its limit", free <= size, free)
+            fits = free <= each.memory_bytes
+            yield ReportRow.claim(f"container {name}: free is within its limit", fits, free)
             clients = [one.pid for one in mps.control.clients()]
             listed = begun["pid"] in clients
             yield ReportRow.claim(f"container {name}: listed by the host's PID", listed, clients)
@@ -204,7 +204,7 @@ def _containers(mps: RunningMps) -> Iterator[ReportRow]:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G",
     }
-    with mps.client(routes["one"], **raised) as client:
+    with mps.client(**{**limits["one"].variables, **raised}) as client:
         seen, free = client.ask("begin")["multiprocessors"], client.ask("info")["free"]
         held = seen < mps.driver.multiprocessors and free <= LIMIT
         yield ReportRow.claim("the largest container cannot raise its limits", held, (seen, free))
@@ -212,10 +212,8 @@ def _containers(mps: RunningMps) -> Iterator[ReportRow]:
 
 def _commands(mps: RunningMps) -> Iterator[ReportRow]:
     """Whether a container can change limits through the folder that it has."""
-    route, program = (
-        mps.control.add("one", TenantLimits(LIMIT, 50), os.geteuid()),
-        mps.control.program,
-    )
+    mps.control.add("one", TenantLimits(LIMIT, 50), os.geteuid())
+    program = mps.control.program
     under: dict[str, list[str]] = {"root": []}
     setpriv = shutil.which("setpriv")
     if setpriv and os.geteuid() == 0:
@@ -227,7 +225,7 @@ def _commands(mps: RunningMps) -> Iterator[ReportRow]:
         done = subprocess.run(
             [*prefix, str(program.program)],
             input="set_default_active_thread_percentage 100\n",
-            env={**program.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder)},
+            env=program.environment(),
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -253,7 +251,7 @@ def _lists(mps: RunningMps) -> Iterator[ReportRow]:
 
 def _no_daemon(mps: RunningMps) -> Iterator[ReportRow]:
     mps.command("set_default_active_thread_percentage 10")
-    with mps.client(ClientRoute(Path("/nonexistent"), {})) as client:
+    with mps.client(CUDA_MPS_PIPE_DIRECTORY="/nonexistent") as client:
         found = client.ask("begin")
         whole = found.get("multiprocessors") == mps.driver.multiprocessors
         yield ReportRow.claim("without a daemon, it has the card without limits", whole, found)

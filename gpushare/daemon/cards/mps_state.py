@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.loop import Signal
@@ -21,12 +21,6 @@ MPS: Final = "mps"
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
 #: The pipe directory of its server in a container: no variable can redirect it.
 PIPES: Final = f"{abi.TENANT_DIR}/{abi.PIPES_NAME}"
-
-#: The limit of a tenant's compute on the card: multiprocessors of its own, or a ceiling of how
-#: many it may use; "": it has no ceiling.
-MpsShare = Literal["space", "percentage", ""]
-#: The limit of the memory of each process, beside the interposer library.
-MpsMemoryLimit = Literal["namespace", "server", ""]
 
 
 class MpsRefused(UserError):
@@ -45,16 +39,11 @@ class MpsLoss:
 class MpsGrant:
     """The part of one tenant in the MPS server of its card."""
 
-    key: str
-    uid: int  # the host's user of its processes
     folder: str  # the pipe directory on the host
-    shared_memory: str = ""  # the folder that server and client share at /dev/shm; "": none
-    hidden: tuple[str, ...] = ()  # names in `folder` that the container must not reach
-    share: MpsShare = ""
-    percentage: int = 100  # its ceiling of the card's multiprocessors
-    chunks: int = 0  # of its static partition, if `share` is "space"
-    memory_limit: MpsMemoryLimit = ""
-    variables: Mapping[str, str] = field(default_factory=dict)  # for its processes
+    shared_memory: str  # the folder that server and client share at /dev/shm
+    hidden: tuple[str, ...]  # names in `folder` that the container must not reach
+    percentage: int  # its ceiling of the card's multiprocessors; 100: none
+    variables: Mapping[str, str]  # for its processes
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,6 @@ class MpsCardState:
 
     fault: str = ""  # why no container can join; "": they can
     pid: int = 0
-    protocol: int = 0
     is_multiuser: bool = False
     server_state: str = ""  # as NVIDIA names it; "": no server runs
     # By tenant:

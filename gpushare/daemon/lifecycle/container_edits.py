@@ -216,8 +216,7 @@ class ContainerEditor:
         mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
         # A device without a use: no socket is behind it.
         mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
-        if grant.shared_memory:
-            mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
+        mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
         # For programs that reach the driver in another way: they are to find the server too.
         env = {**edits.env, PIPE_ENV: PIPES}
         return replace(edits, mounts=(*edits.mounts, *mounts), env=env)

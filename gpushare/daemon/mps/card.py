@@ -7,21 +7,14 @@ read what is published.
 If the control daemon ends, its servers and their clients end too: it is started again with the
 limits of the containers, whose processes have to start again.
 
-The limits of a container follow from its quota:
-
-| policy on the card | compute |
-|---|---|
-| fixed-share | its cores: a percentage, or a static partition on a card with `mps_partitions` |
-| every other | all multiprocessors, which the hardware divides |
-
-A partition has never less than the cores: as many chunks as they need. The memory limit of the
-server is for each process, and only a second line: the interposer library counts all processes of
-the container together, and to the byte.
+The limits of a container follow from its quota: under fixed-share, its cores are a percentage of
+the multiprocessors, and under every other policy it has all, which the hardware divides. The memory
+limit of the server is for each process, and only a second line: the interposer library counts all
+processes of the container together, and to the byte.
 
 A fatal fault of one client ends the work of all clients of the server ("Architecture"). The control
-daemon says that it happened, the server's log which process caused it. gpushared names the
-containers: in protocol 3 a namespace is one container's, in protocol 2 the driver's list of
-processes says whose a PID is.
+daemon says that it happened, the server's log which process caused it. The
+driver's list of processes says whose container a PID is.
 """
 
 from __future__ import annotations
@@ -44,17 +37,9 @@ from gpushare.daemon.cards.mps_state import (
     MpsGrant,
     MpsLoss,
     MpsRefused,
-    MpsShare,
 )
 from gpushare.daemon.core.log import log
-from gpushare.daemon.mps.control import MpsControl
-from gpushare.daemon.mps.partitions import PARTITION_ENV
-from gpushare.daemon.mps.program import (
-    ClientRoute,
-    MpsError,
-    MpsProcess,
-    TenantLimits,
-)
+from gpushare.daemon.mps.control import PRIVILEGED, MpsControl, MpsError, MpsProcess, TenantLimits
 from gpushare.daemon.mps.runner import ControlRunner
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
@@ -79,18 +64,14 @@ class CardServer:
         program: Path,
         state: DaemonState,
         publish: Callable[[MpsCardState], None],
-        *,
-        partitions: bool,
     ) -> None:
         self.state = MpsCardState()
-        self.partitions = partitions
         node, ledger, observed = state.node, state.ledger, state.observed
-        self.runner = ControlRunner(card, program, node, observed, partitions=partitions)
+        self.runner = ControlRunner(card, program, node, observed)
         self._card, self._publish = card, publish
         self._node, self._ledger, self._tenants = node, ledger, state.tenants
         self._clients = ClientWatch(card, node, ledger, observed, self.runner.folders.log)
         self._settings: dict[str, MpsSettings] = {}  # by tenant: what its grant was made from
-        self._leaving: set[str] = set()  # tenants that have ended, and have something left there
 
     def look(self) -> None:
         """Start what has to run, and see what the server and its clients do."""
@@ -99,19 +80,16 @@ class CardServer:
             self._note_end()
         control = self.runner.control
         if control is not None and change == "adopted":
-            self._restore(control, _kept_grants(self.runner.kept()))
+            self._restore(control, list(_kept_settings(self.runner.kept())))
         elif control is not None and change == "started":
-            self._restore(control, [(settings, None) for settings in self._settings.values()])
+            self._restore(control, list(self._settings.values()))
         if control is not None and not change:
-            self._remove_ended()
             self._look_at_clients(control)
             self.runner.folders.trim_logs()  # after the last lines were read
-        program = None if control is None else control.program
         self._set(
             fault=self.runner.fault,
             pid=self.runner.pid,
-            protocol=0 if program is None else program.protocol,
-            is_multiuser=program is not None and program.multiuser,
+            is_multiuser=control is not None and control.program.multiuser,
         )
 
     def admit(self, key: str, uid: int) -> MpsGrant:
@@ -124,7 +102,7 @@ class CardServer:
             raise MpsRefused(f"card {self._card.index} is in MPS mode, and {self.runner.fault}")
         self._refuse_other_user(key, uid)
         try:
-            return self._add(control, self._settings_of(record, uid), None)
+            return self._add(control, self._settings_of(record, uid))
         except (MpsError, OSError, ValueError) as error:
             raise MpsRefused(
                 f"{record.title} cannot be a client of the MPS server of card {self._card.index}: "
@@ -141,32 +119,25 @@ class CardServer:
             wanted = self._settings_of(record, before.uid)
             try:
                 if wanted != before:
-                    self._change(control, before, wanted)
+                    self._add(control, wanted)
             except (MpsError, OSError, ValueError) as error:
                 place = {**record.named, "card": self._card.uuid}
                 log("mps-limits-not-changed", "warning", **place, error=str(error))
 
     def release(self, key: str) -> None:
-        """Forget a tenant that has ended, and what was created for it."""
+        """Forget a tenant that has ended, and its limits."""
         if self._settings.pop(key, None) is None:
             return
         self._clients.forget(key)
-        self._leaving.add(key)
-        self._remove_ended()
+        try:
+            if self.runner.control is not None:
+                self.runner.control.remove(key)
+        except MpsError as error:
+            self._log_failure(error)  # the next container that comes or ends sets the limits
         grants = {other: grant for other, grant in self.state.grants.items() if other != key}
         losses = {other: loss for other, loss in self.state.losses.items() if other != key}
         self._set(grants=grants, losses=losses)
         self._keep()
-
-    def _remove_ended(self) -> None:
-        """Remove what was created for tenants that have ended; their last clients may be left."""
-        for key in list(self._leaving):
-            try:
-                if self.runner.control is not None:
-                    self.runner.control.remove(key)
-            except MpsError:
-                continue  # at the next look
-            self._leaving.discard(key)
 
     def terminate(self, key: str) -> None:
         """End the work of a tenant's processes on the card, so that they can be killed."""
@@ -188,13 +159,11 @@ class CardServer:
         losses = {**self.state.losses, **dict.fromkeys(self._clients.tenants(), loss)}
         self._set(losses=losses, server_state="")
 
-    def _restore(
-        self, control: MpsControl, known: Iterable[tuple[MpsSettings, ClientRoute | None]]
-    ) -> None:
+    def _restore(self, control: MpsControl, known: Iterable[MpsSettings]) -> None:
         """Tell a control daemon of the card's containers, which it may have had before."""
-        for settings, route in known:
+        for settings in known:
             try:
-                self._add(control, settings, route)
+                self._add(control, settings)
             except (MpsError, OSError, ValueError) as error:
                 self._log_failure(error)
             if settings.key not in self._ledger.entries:
@@ -217,63 +186,22 @@ class CardServer:
                     "has no server for several users. Run both as one user, or use another card."
                 )
 
-    def _add(
-        self, control: MpsControl, settings: MpsSettings, before: ClientRoute | None
-    ) -> MpsGrant:
+    def _add(self, control: MpsControl, settings: MpsSettings) -> MpsGrant:
         """Set a container's limits; MpsError."""
-        limits = limits_of(settings, self._chunks(control, settings))
-        try:
-            route = control.add(settings.key, limits, settings.uid, before)
-        except MpsError as error:
-            if not limits.chunks:
-                raise
-            raise MpsError(
-                f"no partition of {limits.chunks} chunks of multiprocessors is available for "
-                f"{settings.cores} % of the card ({error})"
-            ) from error
-        return self._granted(control, settings, limits, route)
-
-    def _change(self, control: MpsControl, before: MpsSettings, wanted: MpsSettings) -> None:
-        known = self.state.grants[before.key]
-        keeps_cores = before.cores == wanted.cores
-        chunks = (known.chunks or None) if keeps_cores else self._chunks(control, wanted)
-        limits = limits_of(wanted, chunks)
-        self._granted(control, wanted, limits, control.change(before.key, limits))
-
-    def _granted(
-        self, control: MpsControl, settings: MpsSettings, limits: TenantLimits, route: ClientRoute
-    ) -> MpsGrant:
-        has_namespaces = control.program.protocol == 3
-        share: MpsShare = "percentage" if limits.cores_percent < 100 else ""
+        limits, folders = limits_of(settings), self.runner.folders
+        control.add(settings.key, limits, settings.uid)
         grant = MpsGrant(
-            settings.key,
-            settings.uid,
-            str(route.pipe_folder),
-            "" if has_namespaces else str(self.runner.folders.shared_memory),
-            tuple(name for name in route.hidden if (route.pipe_folder / name).exists()),
-            share="space" if PARTITION_ENV in route.env else share,
+            folder=str(folders.pipe),
+            shared_memory=str(folders.shared_memory),
+            hidden=(PRIVILEGED,) if (folders.pipe / PRIVILEGED).exists() else (),
             percentage=limits.cores_percent,
-            chunks=limits.chunks or 0,
-            memory_limit="namespace" if has_namespaces else "server",
-            variables=dict(route.env),
+            variables=limits.variables,
         )
         self._settings[settings.key] = settings
-        self._leaving.discard(settings.key)  # the same container, started once more
         self._set(grants={**self.state.grants, settings.key: grant})
         write_variables(grant, self._tenants.pages.get(settings.key))
         self._keep()
         return grant
-
-    def _chunks(self, control: MpsControl, settings: MpsSettings) -> int | None:
-        """Return how many chunks of the card the cores are, never less; None without partitions.
-
-        On a card that has partitions, the driver gives a client without one no multiprocessors.
-        """
-        if not self.partitions:
-            return None
-        if not settings.cores:
-            raise MpsError("each container of the card needs cores under fixed-share")
-        return max(1, -(-control.partitions().total_chunks * settings.cores // 100))
 
     def _look_at_clients(self, control: MpsControl) -> None:
         if not self.state.grants:
@@ -285,17 +213,7 @@ class CardServer:
 
     def _keep(self) -> None:
         """Write what a later gpushared has to know of the containers."""
-        self.runner.keep(
-            [
-                {
-                    **vars(self._settings[key]),
-                    "env": dict(grant.variables),
-                    "folder": grant.folder,
-                }
-                for key, grant in self.state.grants.items()
-                if key in self._settings
-            ]
-        )
+        self.runner.keep([vars(settings) for settings in self._settings.values()])
 
     def _set(self, **changes: Any) -> None:
         """Publish what has changed."""
@@ -307,13 +225,11 @@ class CardServer:
             self._publish(state)
 
 
-def _kept_grants(grants: Iterable[dict[str, Any]]) -> Iterator[tuple[MpsSettings, ClientRoute]]:
-    """Yield each tenant's settings and route as `_keep` has written them, but for anything else."""
-    for grant in grants:
-        with contextlib.suppress(TypeError, ValueError, LookupError):
-            known = dict(grant)
-            route = ClientRoute(Path(known.pop("folder")), dict(known.pop("env")))
-            yield MpsSettings(**known), route
+def _kept_settings(kept: Iterable[dict[str, Any]]) -> Iterator[MpsSettings]:
+    """Yield each tenant's settings as `_keep` has written them, but for anything else."""
+    for settings in kept:
+        with contextlib.suppress(TypeError):
+            yield MpsSettings(**settings)
 
 
 @dataclass(frozen=True)
@@ -340,21 +256,18 @@ def settings_of(record: TenantRecord, uid: int, card_policy: str) -> MpsSettings
     )
 
 
-def limits_of(settings: MpsSettings, chunks: int | None = None) -> TenantLimits:
-    """Return the limits for the control daemon, with a static partition of so many chunks."""
-    return TenantLimits(
-        settings.memory_bytes, settings.cores or 100, priority=settings.priority, chunks=chunks
-    )
+def limits_of(settings: MpsSettings) -> TenantLimits:
+    """Return the limits for the control daemon."""
+    return TenantLimits(settings.memory_bytes, settings.cores or 100, settings.priority)
 
 
 _FAULT: Final = re.compile(r"fault|fatal|exception", re.IGNORECASE)
 _CLIENT: Final = re.compile(r"client[^0-9\n]{0,16}([0-9]+)", re.IGNORECASE)
-_PARTITION: Final = re.compile(r"partition|contained", re.IGNORECASE)
 _MOST_BYTES: Final = 1 << 20
 
 
-class ServerLogs:
-    """The logs of a control daemon's servers, read as they grow.
+class ServerLog:
+    """The log of a control daemon's server, read as it grows.
 
     The manual has no format for the cause of a fault: "the log names the PID" (Multi-Process
     Service manual, "Architecture"). A line that speaks of a fault and names a client by its PID is
@@ -363,47 +276,32 @@ class ServerLogs:
 
     def __init__(self, folder: Path) -> None:
         """Read from the end of what is there now."""
-        self._folder = folder
-        self._offsets = {path: self._size(path) for path in self._paths()}
+        self._path = folder / "server.log"
+        self._offset = self._size()
 
-    def culprits(self) -> dict[int, bool]:
-        """Return the PIDs that new lines name as the cause of a fault.
+    def culprits(self) -> list[int]:
+        """Return the PIDs that new lines name as the cause of a fault."""
+        faults = filter(_FAULT.search, self._new_text().splitlines())
+        return [int(named[1]) for line in faults if (named := _CLIENT.search(line))]
 
-        The value is whether the fault stayed with the client's static partition: from r610 on, most
-        do ("Using Static SM Partitioning").
-        """
-        culprits: dict[int, bool] = {}
-        for path in self._paths():
-            for line in self._new_text(path).splitlines():
-                named = _CLIENT.search(line) if _FAULT.search(line) else None
-                if named is not None:
-                    culprits[int(named[1])] = bool(_PARTITION.search(line))
-        return culprits
-
-    def _paths(self) -> list[Path]:
-        """Return server.log: of protocol 3, each server has one in a folder of its name."""
-        return [*self._folder.glob("server.log"), *self._folder.glob("*/server.log")]
-
-    @staticmethod
-    def _size(path: Path) -> int:
+    def _size(self) -> int:
         try:
-            return path.stat().st_size
+            return self._path.stat().st_size
         except OSError:
             return 0
 
-    def _new_text(self, path: Path) -> str:
+    def _new_text(self) -> str:
         """Return the whole lines since the last look, and less of them if there are too many."""
-        offset = self._offsets.get(path, 0)
-        size = self._size(path)
-        offset = max(0 if size < offset else offset, size - _MOST_BYTES)
+        size = self._size()
+        offset = max(0 if size < self._offset else self._offset, size - _MOST_BYTES)
         try:
-            with path.open("rb") as opened:
+            with self._path.open("rb") as opened:
                 opened.seek(offset)
                 content = opened.read(_MOST_BYTES)
         except OSError:
             return ""
         end = content.rfind(b"\n") + 1
-        self._offsets[path] = offset + end
+        self._offset = offset + end
         return content[:end].decode(errors="replace")
 
 
@@ -446,7 +344,7 @@ class ClientWatch:
     ) -> None:
         self._card, self._mps = card, node.mps
         self._ledger, self._observed = ledger, observed
-        self._logs = ServerLogs(logs)
+        self._log = ServerLog(logs)
         self._owners: dict[int, str] = {}  # tenants of the clients at the last look, by PID
         self._is_faulted = False
         self._suspects: dict[tuple[str, int], int] = {}  # looks in a row, by tenant and PID
@@ -471,7 +369,7 @@ class ClientWatch:
         states = [server.state.upper() for server in servers]
         is_faulted = _FAULT_STATE in states
         owners = {client.pid: owner for client in clients if (owner := self._owner(client, listed))}
-        culprits, losses = self._logs.culprits(), before.losses
+        culprits, losses = self._log.culprits(), before.losses
         if culprits or (is_faulted and not self._is_faulted):
             losses = {**losses, **self._fault(culprits, {**self._owners, **owners})}
         # A tenant whose processes have started again is a client again.
@@ -486,17 +384,13 @@ class ClientWatch:
             bypasses=self._bypassing(frozenset(client.pid for client in clients)),
         )
 
-    def _fault(self, culprits: Mapping[int, bool], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
-        """Log who caused a fault and whose processes it has ended; return the losses.
-
-        `culprits` are as in ServerLogs.
-        """
+    def _fault(self, culprits: Sequence[int], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
+        """Log who caused a fault and whose processes it has ended; return the losses."""
         now, records = time.time(), self._ledger.entries
         known = (pid for pid in culprits if pid in owners)
         pid = next(known, next(iter(culprits), 0))
         culprit = owners.get(pid, "")
-        others = set() if culprits.get(pid) else {*owners.values()} - {culprit}
-        victims = sorted(key for key in others if key in records)
+        victims = sorted(key for key in {*owners.values()} - {culprit} if key in records)
         who = records[culprit].title if culprit in records else "a client"
         cause = f"{who} (process {pid})" if pid else who
         names = [records[key].title for key in victims]
@@ -519,7 +413,7 @@ class ClientWatch:
         return losses
 
     def _owner(self, client: MpsProcess, listed: Mapping[int, str]) -> str:
-        return client.tenant or listed.get(client.pid) or self._owners.get(client.pid, "")
+        return listed.get(client.pid) or self._owners.get(client.pid, "")
 
     def _listed(self) -> dict[int, str]:
         """Return the tenants of the processes that the driver lists, by PID."""

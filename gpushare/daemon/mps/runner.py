@@ -22,8 +22,7 @@ from typing import Any, Final, Literal
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Backoff, wait_readable
 from gpushare.daemon.identity import processes
-from gpushare.daemon.mps.control import MpsControl, control_of
-from gpushare.daemon.mps.program import ControlProgram, MpsError, has_static_partitions, protocol_of
+from gpushare.daemon.mps.control import ControlProgram, MpsControl, MpsError
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.model import Card
@@ -50,13 +49,11 @@ class ControlRunner:
         program: Path,
         node: Node,
         observed: Observations,
-        *,
-        partitions: bool,
     ) -> None:
         self.control: MpsControl | None = None
         self.fault = ""
         self.folders = CardFolders.of(node.config.run_dir, card.uuid)
-        self._card, self._program, self._partitions = card, program, partitions
+        self._card, self._program = card, program
         self._node, self._observed = node, observed
         self._process: ControlProcess | None = None
         self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
@@ -98,29 +95,26 @@ class ControlRunner:
             self.fault = ""
         return change
 
-    def keep(self, grants: list[dict[str, Any]]) -> None:
+    def keep(self, tenants: list[dict[str, Any]]) -> None:
         """Write what a later gpushared has to know."""
         if self._process is None or self.control is None:
             return
-        program = self.control.program
         try:
             self.folders.write_state(
                 {
                     "pid": self._process.pid,
                     "starttime": self._process.starttime,
-                    "protocol": program.protocol,
-                    "multiuser": program.multiuser,
-                    "static": program.static,
-                    "grants": grants,
+                    "multiuser": self.control.program.multiuser,
+                    "tenants": tenants,
                 }
             )
         except OSError as error:
             log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
 
     def kept(self) -> list[dict[str, Any]]:
-        """Return the grants that were kept last."""
-        grants = self.folders.read_state().get("grants")
-        return grants if isinstance(grants, list) else []
+        """Return the tenants that were kept last."""
+        tenants = self.folders.read_state().get("tenants")
+        return tenants if isinstance(tenants, list) else []
 
     def stop(self) -> None:
         """End it: the card is not in MPS mode any more."""
@@ -153,7 +147,7 @@ class ControlRunner:
         except (OSError, MpsError) as error:
             self._failed(str(error))
             return False
-        control = control_of(program)
+        control = MpsControl(program)
         while not control.is_ready():
             if process.has_ended() or time.monotonic() > self._backoff.since + _READY_SECONDS:
                 return self._give_up(process, program)
@@ -163,7 +157,6 @@ class ControlRunner:
             "mps-control-started",
             card=self._card.uuid,
             pid=process.pid,
-            protocol=program.protocol,
             multiuser=program.multiuser,
         )
         return True
@@ -198,13 +191,11 @@ class ControlRunner:
         state = self.folders.read_state()
         try:
             process = ControlProcess(int(state["pid"]), int(state["starttime"]))
-            program = replace(
-                self._new_program(), protocol=state["protocol"], multiuser=bool(state["multiuser"])
-            )
+            program = replace(self._new_program(), multiuser=bool(state["multiuser"]))
         except (ProcessLookupError, LookupError, TypeError, ValueError, MpsError):
             return False
-        control = control_of(program)
-        if state.get("static") != program.static or not control.is_ready():
+        control = MpsControl(program)
+        if not control.is_ready():
             process.kill()
             process.close()
             return False
@@ -221,21 +212,11 @@ class ControlRunner:
                 "gpushared is not in the host's PID namespace, and an MPS server would not find "
                 "its clients: set hostPID: true, or --pid=host"
             )
-        # In protocol 3, a partition can be created only while the card has no clients ("MPS v3
-        # Interface"); containers come and go, so partitions are those of protocol 2.
-        protocol = 2 if self._partitions else protocol_of(driver.nvml.driver_version)
-        if self._partitions and not has_static_partitions(_number(driver.nvml.cuda_version)):
-            raise MpsError(
-                f"mps_partitions needs a driver of CUDA 13.1 or newer, and this one is of CUDA "
-                f"{driver.nvml.cuda_version}"
-            )
         return ControlProgram(
             self._program,
             folders.pipe,
             folders.log,
             self._card.uuid,
-            protocol,
-            static=self._partitions,
             multiuser=self._has_multiuser,
             env=driver.env,
         )
@@ -259,12 +240,6 @@ class ControlRunner:
             return [] if self.control is None else [server.pid for server in self.control.servers()]
         except MpsError:
             return []
-
-
-def _number(cuda_version: str) -> int:
-    """Return a version of CUDA as cuDriverGetVersion has it: 13010 for "13.1"."""
-    major, _, minor = cuda_version.partition(".")
-    return int(major) * 1000 + int(minor or 0) * 10 if major.isdecimal() else 0
 
 
 def _parent(pid: int) -> int:
@@ -295,7 +270,7 @@ class CardFolders:
     """The folders of the control daemon of one card.
 
     Below the run directory, with short names: a socket's path has at most 107 bytes. Server and
-    clients of protocol 2 share files of a fixed name in /dev/shm (cuda.shm.*,
+    clients share files of a fixed name in /dev/shm (cuda.shm.*,
     NVIDIA/k8s-device-plugin, issue 467). The control daemon of a card gets one of its own there, in
     a mount namespace of its own, and the card's containers the same: no container sees the host's.
     """
@@ -366,10 +341,8 @@ class ControlProcess:
     @classmethod
     def start(cls, program: ControlProgram, folders: CardFolders) -> ControlProcess:
         """Start one; OSError. Its output is in its log folder."""
-        argv = program.arguments()
-        if program.protocol == 2:
-            helper = (sys.executable, "-I", "-S", "-c", _WITH_SHARED_MEMORY)
-            argv = [*helper, str(folders.shared_memory), *argv]
+        helper = (sys.executable, "-I", "-S", "-c", _WITH_SHARED_MEMORY)
+        argv = [*helper, str(folders.shared_memory), *program.arguments()]
         with (folders.log / "output.log").open("ab") as output:
             child = subprocess.Popen(
                 argv,

@@ -78,11 +78,8 @@ class MpsSupervisor:
             return
         wanted = {card.uuid: card for card in driver.cards if state.node.backend_of(card) == MPS}
         program = find_program(driver) if wanted else None
-        rules = {uuid: state.node.rule_of(card) for uuid, card in wanted.items()}
-        partitions = {uuid: rule.mps_partitions for uuid, rule in rules.items()}
-        for uuid, supervised in list(self._cards.items()):
-            if supervised.server.partitions != partitions.get(uuid):
-                self._end(uuid)
+        for uuid in self._cards.keys() - wanted.keys():
+            self._end(uuid)
         for uuid, card in wanted.items():
             if uuid in self._cards:
                 self._cards[uuid].worker.submit(self._cards[uuid].server.refresh)
@@ -90,7 +87,7 @@ class MpsSupervisor:
                 why = f"this machine has no {PROGRAM}, which is part of NVIDIA's driver"
                 self._publish(uuid, MpsCardState(fault=why))
             else:
-                self._begin(card, program, partitions=partitions[uuid])
+                self._begin(card, program)
 
     def release(self, key: str) -> None:
         """End what a tenant that was released had of its server; returns at once."""
@@ -103,10 +100,8 @@ class MpsSupervisor:
             supervised.worker.submit(supervised.server.runner.close)
             supervised.worker.finish(_FINISH_SECONDS)
 
-    def _begin(self, card: Card, program: Path, *, partitions: bool) -> None:
-        server = CardServer(
-            card, program, self._state, partial(self._publish, card.uuid), partitions=partitions
-        )
+    def _begin(self, card: Card, program: Path) -> None:
+        server = CardServer(card, program, self._state, partial(self._publish, card.uuid))
         self._publish(card.uuid, server.state)
         worker = self._ending.pop(card.uuid, None) or Worker(f"mps-{card.index}")
         supervised = self._cards[card.uuid] = _Supervised(server, worker)

@@ -16,7 +16,6 @@ from typing import Final
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement.model import MOST_NAMED
@@ -134,19 +133,13 @@ def _refuse_switch(node: Node, accounts: CardAccounts, new: Config) -> None:
         return
     for capacity in accounts.capacities():
         card, backend = capacity.card, node.backend_of(capacity.card, new)
-        rule = node.rule_of(card, new)
-        if backend != capacity.backend:
-            key, change = "backend", f"from backend {capacity.backend} to {backend}"
-        elif backend == MPS and rule.mps_partitions != capacity.mps_partitions:
-            key, change = "mps_partitions", f"to mps_partitions {str(rule.mps_partitions).lower()}"
-        else:
-            continue
-        if capacity.holders:
+        if backend != capacity.backend and capacity.holders:
             names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
+            where = node.rule_of(card, new).where.get("backend", "cards")
             raise UserError(
-                f"{rule.where.get(key, 'cards')}: card {card.index} cannot change {change} while "
-                f"containers use it ({names}); run gpushare card drain {card.index}, then reload "
-                "again"
+                f"{where}: card {card.index} cannot change from backend {capacity.backend} to "
+                f"{backend} while containers use it ({names}); run gpushare card drain "
+                f"{card.index}, then reload again"
             )
 
 

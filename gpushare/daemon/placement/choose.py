@@ -403,10 +403,6 @@ def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle |
         text = f"has containers {'without' if is_mps else 'of'} MPS from before it was configured"
         names = names if request.shows_holders else ""
         return Obstacle(f"{text}{names}", f"gpushare card drain {capacity.card.index}")
-    if is_mps and capacity.mps_partitions and not request.cores_of(capacity):
-        where = " (mps_partitions)"
-        text = f"gives each container multiprocessors of its own{where}, and no cores are requested"
-        return Obstacle(text, f"request cores under fixed-share{request.where('cores')}")
     if is_mps and capacity.backend_fault:
         return Obstacle(f"is in MPS mode, and {capacity.backend_fault}")
     return None

@@ -155,7 +155,6 @@ class CardCapacity:
     backend: str = "interposer"  # the operator's setting for its shares: "interposer" or "mps"
     backend_source: str = ""  # where that is configured
     backend_fault: str = ""  # why no share can have that backend now; "": one can
-    mps_partitions: bool = False  # each share has multiprocessors of its own
 
     def without(self, keys: Collection[str]) -> CardCapacity:
         """Return the same card without the allocations of these tenants."""

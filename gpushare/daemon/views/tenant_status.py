@@ -86,11 +86,9 @@ def _mps(record: TenantRecord, node: Node, tenants: Tenants) -> TenantMps | None
         return None
     grant, loss = node.mps.grant_of(record.key), node.mps.loss_of(record.key)
     card = node.mps.cards.get(record.allocations[0].uuid, MpsCardState())
-    limit = grant.memory_limit if grant else ""
+    limit = "server" if grant else ""
     return TenantMps(
-        share=grant.share if grant else "",
         percentage=grant.percentage if grant else 100,
-        chunks=grant.chunks if grant else 0,
         memory_limit="cgroup" if record.key in tenants.limited_clients else limit,
         server_state=card.server_state,
         lost=loss.reason if loss else "",

@@ -55,8 +55,8 @@ export function stateOf(tenant) {
   return tenant.state === "reserved" ? "reserved" : "running";
 }
 
-// As `gpushare ps` prints it: "mps (space)" for a client with multiprocessors of its own.
-export const isolationOf = (tenant) => tenant.isolation + (tenant.mps?.share ? ` (${tenant.mps.share})` : "");
+// As `gpushare ps` prints it: "mps (percentage)" for a client that may not use all multiprocessors.
+export const isolationOf = (tenant) => tenant.isolation + (tenant.mps?.percentage < 100 ? " (percentage)" : "");
 
 export function cores(card) {
   const used = card.compute.cores_used["10s"];

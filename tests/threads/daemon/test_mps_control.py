@@ -15,17 +15,13 @@ import pytest
 
 from gpushare import simulator
 from gpushare.daemon.mps import supervisor as module
-from gpushare.daemon.mps.control import MpsControl, control_of
-from gpushare.daemon.mps.program import (
-    ClientRoute,
+from gpushare.daemon.mps.control import (
+    PRIVILEGED,
     ControlProgram,
+    MpsControl,
     MpsError,
-    Protocol,
     TenantLimits,
-    has_static_partitions,
-    protocol_of,
 )
-from gpushare.daemon.mps.protocol3 import namespace_of
 from gpushare.daemon.mps.runner import ControlProcess
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.simulator import Simulator, device_file
@@ -38,9 +34,8 @@ from tests.unit.daemon.test_mps_supervisor import MODE
 
 MIB, GIB = 1 << 20, 1 << 30
 SECONDS = 60
-TERMINATED, WITHOUT_PARTITION = 810, 915
+TERMINATED = 810
 LIMITS = TenantLimits(2 * GIB, 25)
-NEW = ("615.71.09", "13.4")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,50 +51,37 @@ class MpsCard:
         """The card's UUID."""
         return self.simulator.uuids[0]
 
-    def started(self, route: ClientRoute, **env: str) -> AbstractContextManager[ClientProcess]:
+    def started(self, limits: TenantLimits) -> AbstractContextManager[ClientProcess]:
         """Start a program of a container."""
-        found = {"CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder), **route.env, **env}
+        pipes = str(self.control.program.pipe_folder)
+        found = {"CUDA_MPS_PIPE_DIRECTORY": pipes, **limits.variables}
         machine = SimulatorMachine(self.simulator, device_file.libraries())
         words = ["env", *(f"{name}={value}" for name, value in found.items())]
         return machine.started("tenant.py", under=words)
 
     @contextmanager
-    def program(self, route: ClientRoute, **env: str) -> Iterator[ClientProcess]:
+    def program(self, limits: TenantLimits) -> Iterator[ClientProcess]:
         """Start a program that has a context."""
-        with self.started(route, **env) as started:
+        with self.started(limits) as started:
             assert started.ask("init") == 0
             assert started.ask("context") == 0
             yield started
 
 
 @contextmanager
-def running(
-    protocol: Protocol,
-    versions: tuple[str, str] = NEW,
-    *,
-    static: bool = False,
-    multiuser: bool = False,
-    uuid: str = "",
-) -> Iterator[MpsCard]:
+def running(*, multiuser: bool) -> Iterator[MpsCard]:
     """Start a control daemon for a card, as gpushared does; its sockets have short paths."""
     with tempfile.TemporaryDirectory(prefix="mps-") as name:
-        folder, (driver, cuda) = Path(name), versions
-        made = simulator.create(folder / "cards", driver_version=driver, cuda_version=cuda)
+        folder = Path(name)
+        made = simulator.create(folder / "cards")
         pipes, logs = folder / "pipe", folder / "log"
         for part in (pipes, logs):
             part.mkdir()
         program = ControlProgram(
-            made.mps_control,
-            pipes,
-            logs,
-            uuid or made.uuids[0],
-            protocol,
-            static=static,
-            multiuser=multiuser,
-            env=made.env,
+            made.mps_control, pipes, logs, made.uuids[0], multiuser=multiuser, env=made.env
         )
         process = subprocess.Popen(program.arguments(), env=program.environment())
-        control = control_of(program)
+        control = MpsControl(program)
         try:
             wait_until(control.is_ready)
             yield MpsCard(made, control, process)
@@ -108,17 +90,10 @@ def running(
             process.wait()
 
 
-@pytest.fixture(params=[2, 3])
-def card(request: pytest.FixtureRequest) -> Iterator[MpsCard]:
-    """A card of each protocol, with one server for all users."""
-    with running(request.param, multiuser=True) as made:
-        yield made
-
-
 @pytest.fixture
-def card3() -> Iterator[MpsCard]:
-    """A card of protocol 3."""
-    with running(3, multiuser=True) as made:
+def card() -> Iterator[MpsCard]:
+    """A card with one server for all users."""
+    with running(multiuser=True) as made:
         yield made
 
 
@@ -127,53 +102,42 @@ def free(program: ClientProcess) -> int:
 
 
 def test_containers_have_their_own_limits(card: MpsCard) -> None:
-    one = card.control.add("one", LIMITS, 0)
-    two = card.control.add("two", TenantLimits(4 * GIB, 50, priority=1), 1000)
-    with card.program(one) as first, card.program(two) as second:
+    two = TenantLimits(4 * GIB, 50, priority=1)
+    card.control.add("one", LIMITS, 0)
+    card.control.add("two", two, 1000)
+    with card.program(LIMITS) as first, card.program(two) as second:
         assert (first.ask("multiprocessors"), second.ask("multiprocessors")) == (32, 66)
         assert GIB < free(first) < 2 * GIB < free(second) < 4 * GIB
         assert (first.ask("in_mps"), second.ask("in_mps")) == (1, 1)
 
 
-def test_processes_that_start_after_a_change_have_the_new_limits(card: MpsCard) -> None:
+def test_a_container_that_is_added_again_has_the_limits_of_the_last_time(card: MpsCard) -> None:
     card.control.add("one", LIMITS, 0)
-    route = card.control.change("one", TenantLimits(GIB, 50))
-    with card.program(route) as program:
+    larger = TenantLimits(3 * GIB, 50)
+    again = MpsControl(card.control.program)  # of a gpushared that was started again
+    for limits in (LIMITS, larger, larger):
+        again.add("one", limits, 0)
+    with card.program(larger) as program:
         assert program.ask("multiprocessors") == 66
-        assert free(program) < GIB
+        assert 2 * GIB < free(program) < 3 * GIB
 
 
-def test_an_unknown_container_is_not_changed_and_not_missed(card: MpsCard) -> None:
-    with pytest.raises(KeyError):
-        card.control.change("one", LIMITS)
+def test_an_unknown_container_is_not_missed(card: MpsCard) -> None:
     card.control.remove("one")
 
 
-def test_adding_a_container_again_is_no_error(card: MpsCard) -> None:
-    before = card.control.add("one", LIMITS, 0)
-    with card.program(before):
-        again = control_of(card.control.program)
-        assert again.add("one", LIMITS, 0, before) == before
-        assert again.add("one", LIMITS, 0) == before
-
-
 def test_servers_and_clients_are_listed(card: MpsCard) -> None:
-    route = card.control.add("one", LIMITS, 0)
-    with card.program(route) as program:
+    with card.program(LIMITS) as program:
         (server,) = card.control.servers()
-        assert server.takes_clients
-        assert server.pid > 0
+        assert server.state == "ACTIVE"
         (client,) = card.control.clients()
         assert (client.pid, client.server_pid) == (program.process.pid, server.pid)
-        assert client.tenant == ("one" if card.control.program.protocol == 3 else None)
-        assert "tenant.py" in client.command
         program.kill()
         wait_until(lambda: card.control.clients() == ())
 
 
 def test_a_client_is_terminated_alone(card: MpsCard) -> None:
-    route = card.control.add("one", LIMITS, 0)
-    with card.program(route) as one, card.program(route) as two:
+    with card.program(LIMITS) as one, card.program(LIMITS) as two:
         client = next(c for c in card.control.clients() if c.pid == one.process.pid)
         card.control.terminate(client)
         wait_until(lambda: one.ask("sync") == TERMINATED)
@@ -192,8 +156,8 @@ def test_a_control_daemon_that_was_started_again_gets_all_limits_again(card: Mps
     process = subprocess.Popen(program.arguments(), env=program.environment())
     try:
         wait_until(card.control.is_ready)
-        route = control_of(program).add("one", LIMITS, 0)
-        with card.program(route) as client:
+        MpsControl(program).add("one", LIMITS, 0)
+        with card.program(LIMITS) as client:
             assert client.ask("multiprocessors") == 32
             assert free(client) < 2 * GIB
     finally:
@@ -209,14 +173,15 @@ def test_quit_ends_it(card: MpsCard) -> None:
 
 
 def test_the_servers_limits_are_those_of_the_largest_container() -> None:
-    with running(2, ("580.65.06", "13.0")) as card:
-        control = card.control
+    with running(multiuser=False) as card:
+        control, two = card.control, TenantLimits(4 * GIB + 1, 10)
         control.add("one", LIMITS, 0)
-        with card.program(control.add("two", TenantLimits(4 * GIB + 1, 10), 0)):
+        control.add("two", two, 0)
+        with card.program(two):
             (server,) = control.servers()
 
             def said(command: str) -> str:
-                return control.program.run(commands=command)
+                return control.program.run(command)
 
             assert said(f"get_active_thread_percentage {server.pid}") == "25.0"
             assert said(f"get_device_pinned_mem_limit {server.pid} 0") == "4097M"
@@ -228,7 +193,7 @@ def test_the_servers_limits_are_those_of_the_largest_container() -> None:
 
 
 def test_without_the_multi_user_server_a_second_user_is_refused() -> None:
-    with running(2, ("580.65.06", "13.0")) as card:
+    with running(multiuser=False) as card:
         card.control.add("one", LIMITS, 1000)
         with pytest.raises(MpsError, match=r"user 2000: .* serves user 1000"):
             card.control.add("two", LIMITS, 2000)
@@ -236,120 +201,13 @@ def test_without_the_multi_user_server_a_second_user_is_refused() -> None:
         card.control.add("two", LIMITS, 2000)
 
 
-def test_static_partitions_of_protocol_2() -> None:
-    with running(2, ("590.44.01", "13.1"), static=True) as card:
-        control = card.control
-        one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)
-        two = control.add("two", TenantLimits(2 * GIB, 75, chunks=12), 0)
-        with card.program(one) as first, card.program(two) as second:
-            assert (first.ask("multiprocessors"), second.ask("multiprocessors")) == (32, 100)
-            found = control.partitions()
-            assert (found.free_chunks, found.total_chunks) == (0, 16)
-            assert (found.free_multiprocessors, found.total_multiprocessors) == (0, 132)
-            assert {part.multiprocessors for part in found.partitions} == {32, 100}
-            assert all(part.in_use for part in found.partitions)
-            with pytest.raises(MpsError, match="INVALID_RESOURCE_CONFIGURATION"):
-                control.add("three", TenantLimits(2 * GIB, 25, chunks=1), 0)
-            with pytest.raises(MpsError, match="without one"):
-                control.add("three", LIMITS, 0)
-        wait_until(lambda: not control.clients())
-        control.remove("one")
-        assert control.partitions().free_chunks == 4
-        changed = control.change("two", TenantLimits(2 * GIB, 25, chunks=2))
-        assert changed.env["CUDA_MPS_SM_PARTITION"] != two.env["CUDA_MPS_SM_PARTITION"]
-        assert control.partitions().free_chunks == 14
-        again = control_of(control.program)
-        assert again.add("two", TenantLimits(2 * GIB, 25, chunks=2), 0, changed) == changed
-
-
-def test_partitions_need_the_option() -> None:
-    with running(2) as card:
-        with pytest.raises(MpsError, match="started without static partitions"):
-            card.control.add("one", TenantLimits(GIB, 25, chunks=1), 0)
-        with pytest.raises(MpsError, match="not enabled"):
-            card.control.partitions()
-
-
-def test_only_the_folder_of_the_namespace_is_the_containers(card3: MpsCard) -> None:
-    route = card3.control.add("one", LIMITS, 1000)
-    assert route.pipe_folder.name == namespace_of("one")
-    assert [path.name for path in route.pipe_folder.iterdir()] == ["control"]
-    assert route.env == {}
-
-
-def test_the_default_namespace_has_next_to_nothing(card3: MpsCard) -> None:
-    """A container that had the server's folder by mistake would otherwise have the whole card."""
-    route = card3.control.add("one", LIMITS, 0)
-    with card3.started(ClientRoute(route.pipe_folder.parent, {})) as program:
-        assert program.ask("init") == 0
-        assert program.ask("multiprocessors") == 2
-        assert program.ask("context") == 2  # CUDA_ERROR_OUT_OF_MEMORY
-
-
-def test_limits_of_a_container_with_clients_stay_as_they_were(card3: MpsCard) -> None:
-    route = card3.control.add("one", LIMITS, 0)
-    with card3.program(route) as program:
-        with pytest.raises(MpsError, match="active clients"):
-            card3.control.change("one", TenantLimits(GIB, 100))
-        with pytest.raises(MpsError, match="active clients"):
-            card3.control.remove("one")
-        program.kill()
-    wait_until(lambda: not card3.control.clients())
-    assert card3.control.change("one", LIMITS) == route
-    card3.control.remove("one")
-    assert not route.pipe_folder.exists()
-
-
-def test_static_partitions_of_protocol_3(card3: MpsCard) -> None:
-    control = card3.control
-    one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)
-    with card3.program(one) as program:
-        assert program.ask("multiprocessors") == 32
-        assert free(program) < 2 * GIB
-        with pytest.raises(MpsError, match="active clients"):
-            control.add("two", TenantLimits(GIB, 25, chunks=4), 0)
-        assert [part.name for part in control.partitions().partitions] == ["p0"]
-        with card3.started(control.add("two", TenantLimits(GIB, 25), 0)) as other:
-            assert other.ask("init") == 0
-            assert other.ask("context") == WITHOUT_PARTITION
-    wait_until(lambda: not control.clients())
-    control.remove("one")
-    assert control.partitions().free_chunks == 16
-
-
-def test_a_partition_that_is_given_up_beside_clients_is_the_next_containers(card3: MpsCard) -> None:
-    control = card3.control
-    size = TenantLimits(2 * GIB, 25, chunks=4)
-    one, two = control.add("one", size, 0), control.add("two", size, 0)
-    with card3.program(two):
-        control.remove("one")
-        assert control.partitions().free_chunks == 8
-        assert control.add("three", size, 0).env == one.env
-
-
-def test_a_server_that_does_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server of a card that is not there is created without an error, and ends."""
-    monkeypatch.setattr("gpushare.daemon.mps.protocol3.COMMAND_SECONDS", 1.0)
-    with running(3, uuid="GPU-99") as card:
-        with pytest.raises(MpsError, match="server create gpushare_0: it does not run"):
-            card.control.add("one", LIMITS, 0)
-        with pytest.raises(MpsError, match="device list does not have GPU-99"):
-            card.control.partitions()
-
-
-def test_the_socket_for_commands_is_hidden_from_containers(card: MpsCard) -> None:
-    route = card.control.add("one", LIMITS, 0)
-    inside = dataclasses.replace(card.control.program, pipe_folder=route.pipe_folder)
-    if card.control.program.protocol == 2:
-        assert route.hidden == ("control_privileged",)
-        for name in route.hidden:
-            (route.pipe_folder / name).unlink()  # as if something else were mounted over it
-        with pytest.raises(MpsError):
-            inside.run(commands="get_server_list")
-    else:
-        assert route.hidden == ()
-    with card.program(route) as program:
-        assert program.ask("in_mps") == 1
+def test_a_client_needs_no_socket_for_commands(card: MpsCard) -> None:
+    program = card.control.program
+    (program.pipe_folder / PRIVILEGED).unlink()  # as if something else were mounted over it
+    with pytest.raises(MpsError):
+        program.run("get_server_list")
+    with card.program(LIMITS) as client:
+        assert client.ask("in_mps") == 1
 
 
 GIB = 1 << 30
@@ -362,7 +220,6 @@ GIB = 1 << 30
         ((GIB, 0), "cores_percent"),
         ((GIB, 101), "cores_percent"),
         ((GIB, 25, 2), "priority"),
-        ((GIB, 25, 0, 0), "chunks"),
     ],
 )
 def test_impossible_limits_are_refused(limits: tuple[int, ...], key: str) -> None:
@@ -374,13 +231,11 @@ def test_impossible_limits_are_refused(limits: tuple[int, ...], key: str) -> Non
 def scripted(tmp_path: Path) -> Callable[..., MpsControl]:
     """Return a maker of clients of a program that is a shell script."""
 
-    def make(script: str, protocol: Protocol = 2, folder: str = "pipe") -> MpsControl:
+    def make(script: str, folder: str = "pipe") -> MpsControl:
         program = tmp_path / "nvidia-cuda-mps-control"
         program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         program.chmod(0o755)
-        return control_of(
-            ControlProgram(program, tmp_path / folder, tmp_path / "log", "GPU-1234", protocol)
-        )
+        return MpsControl(ControlProgram(program, tmp_path / folder, tmp_path / "log", "GPU-1234"))
 
     return make
 
@@ -405,18 +260,17 @@ def test_a_setting_without_effect_is_an_error(scripted: Callable[..., MpsControl
 
 
 def test_a_failed_command_is_told_in_its_own_words(scripted: Callable[..., MpsControl]) -> None:
-    for protocol in (2, 3):
-        control = scripted("echo no such thing >&2; exit 1", protocol)
-        with pytest.raises(MpsError, match="no such thing"):
-            control.servers()
-        with pytest.raises(MpsError, match="no such thing"):
-            control.quit(0)
+    control = scripted("echo no such thing >&2; exit 1")
+    with pytest.raises(MpsError, match="no such thing"):
+        control.servers()
+    with pytest.raises(MpsError, match="no such thing"):
+        control.quit(0)
 
 
 def test_a_command_that_does_not_end_is_an_error(scripted: Callable[..., MpsControl]) -> None:
     control = scripted("exec sleep 1000")
     with pytest.raises(MpsError, match=r"get_server_list: no answer within 0\.1 s"):
-        control.program.run(commands="get_server_list", seconds=0.1)
+        control.program.run("get_server_list", 0.1)
 
 
 def test_a_program_that_is_not_there_is_an_error(scripted: Callable[..., MpsControl]) -> None:
@@ -426,68 +280,29 @@ def test_a_program_that_is_not_there_is_an_error(scripted: Callable[..., MpsCont
         control.servers()
 
 
-@pytest.mark.parametrize(
-    ("answer", "call"),
-    [
-        ("nonsense", "servers"),
-        ("1 2 3", "clients"),
-        ("GPU-1234 - x 1 1 1 -", "partitions"),
-        ("GPU-99 - 1 1 1 1 -", "partitions"),
-    ],
-)
-def test_lists_that_cannot_be_read_are_an_error(
-    scripted: Callable[..., MpsControl], answer: str, call: str
-) -> None:
-    control = scripted(f"echo '{answer}'")
-    if call == "clients":
-        control = scripted("echo one two three four five six")
-    with pytest.raises(MpsError):
-        getattr(control, call)()
-
-
-def test_the_forms_of_lspart(scripted: Callable[..., MpsControl]) -> None:
-    """The manual's has a hyphen for what does not apply, and drivers print nothing there."""
-    manual = (
-        "GPU Partition free used free used clients\n chunk chunk SM SM\n"
-        "GPU-1234 - 3 7 24 56 -\nGPU-1234 Dx4A/A - 7 - 56 Yes"
-    )
-    driver = manual.replace(" - 7 - 56", " 7 56").replace("1234 - 3 7 24 56 -", "1234 3 7 24 56")
-    for text in (manual, driver):
-        found = scripted(f"echo '{text}'").partitions()
-        assert (found.free_chunks, found.total_chunks) == (3, 10)
-        assert (found.free_multiprocessors, found.total_multiprocessors) == (24, 80)
-        (part,) = found.partitions
-        assert (part.id, part.chunks, part.multiprocessors) == ("Dx4A/A", 7, 56)
-        assert part.in_use
+def test_lists_that_cannot_be_read_are_an_error(scripted: Callable[..., MpsControl]) -> None:
+    control = scripted("echo one two three four five six")
+    with pytest.raises(MpsError, match="get_server_list: one two"):
+        control.servers()
+    with pytest.raises(MpsError, match="ps: one two"):
+        control.clients()
 
 
 def test_a_folder_with_too_long_a_path_is_refused(scripted: Callable[..., MpsControl]) -> None:
-    for protocol in (2, 3):
-        control = scripted("echo", protocol, "x" * 100)
-        with pytest.raises(MpsError, match="at most 107 bytes"):
-            control.add("one", LIMITS, 0)
+    control = scripted("echo", "x" * 100)
+    with pytest.raises(MpsError, match="at most 107 bytes"):
+        control.add("one", LIMITS, 0)
 
 
 def test_arguments_and_environment(tmp_path: Path) -> None:
     program = ControlProgram(tmp_path / "p", tmp_path / "pipe", tmp_path / "log", "GPU-1")
     assert program.arguments()[1:] == ["-f"]
-    static = dataclasses.replace(program, static=True, multiuser=True)
-    assert static.arguments()[1:] == ["-f", "-S", "-multiuser-server"]
-    third = dataclasses.replace(program, protocol=3, multiuser=True)
-    assert third.arguments()[1:] == ["-f", "-p", "3", "-m"]
-    env = third.environment()
+    multiuser = dataclasses.replace(program, multiuser=True)
+    assert multiuser.arguments()[1:] == ["-f", "-multiuser-server"]
+    env = multiuser.environment()
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert env["CUDA_MPS_PROTOCOL_VERSION"] == "3"
+    assert env["CUDA_MPS_PROTOCOL_VERSION"] == "2"
     assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "pipe")
-
-
-def test_the_features_of_a_driver() -> None:
-    assert [protocol_of(text) for text in ("580.65.06", "615.71.09", "620", "")] == [2, 3, 3, 2]
-    assert [has_static_partitions(version) for version in (12080, 13000, 13010)] == [
-        False,
-        False,
-        True,
-    ]
 
 
 @pytest.fixture
@@ -523,17 +338,3 @@ def test_without_the_hosts_processes_no_server_is_started(
     node.decide.run(supervisor.check)
     supervisor.close()
     assert "not in the host's PID namespace" in node.node.mps.fault_of(fakes.card(0).uuid)
-
-
-def test_partitions_need_a_driver_that_has_them(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.node.config = configured('cards: {"0": {backend: mps, mps_partitions: true}}', tmp_path)
-    monkeypatch.setattr(module, "find_program", lambda _: tmp_path / "none")
-    monkeypatch.setattr("gpushare.daemon.identity.processes.sees_host", lambda: True)
-    supervisor = MpsSupervisor(node)
-    node.decide.run(supervisor.check)
-    supervisor.close()
-    assert "mps_partitions needs a driver of CUDA 13.1" in node.node.mps.fault_of(
-        fakes.card(0).uuid
-    )

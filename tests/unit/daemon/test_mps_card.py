@@ -14,9 +14,8 @@ import pytest
 from gpushare.daemon.audit.audit import MpsBypass
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
-from gpushare.daemon.mps.card import CardServer, ServerLogs, limits_of, settings_of
-from gpushare.daemon.mps.program import (
-    ClientRoute,
+from gpushare.daemon.mps.card import CardServer, ServerLog, limits_of, settings_of
+from gpushare.daemon.mps.control import (
     ControlProgram,
     MpsError,
     MpsProcess,
@@ -45,14 +44,10 @@ class FakeControl:
     terminated: list[int] = field(default_factory=list)
     fails: str = ""
 
-    def add(self, name: str, limits: TenantLimits, _uid: int, _before: Any = None) -> ClientRoute:
+    def add(self, name: str, limits: TenantLimits, _uid: int) -> None:
         if self.fails:
             raise MpsError(self.fails)
         self.limits[name] = limits
-        return ClientRoute(self.program.pipe_folder, {"CUDA_MPS_CLIENT_PRIORITY": "0"})
-
-    def change(self, name: str, limits: TenantLimits) -> ClientRoute:
-        return self.add(name, limits, 0)
 
     def remove(self, name: str) -> None:
         if self.fails:
@@ -60,10 +55,10 @@ class FakeControl:
         self.limits.pop(name, None)
 
     def servers(self) -> tuple[MpsServerState, ...]:
-        return (MpsServerState("900", 900, self.state),)
+        return (MpsServerState(900, self.state),)
 
     def clients(self) -> tuple[MpsProcess, ...]:
-        return tuple(MpsProcess(pid, 900, None, "python") for pid in self.pids)
+        return tuple(MpsProcess(pid, 900) for pid in self.pids)
 
     def terminate(self, client: MpsProcess) -> None:
         self.terminated.append(client.pid)
@@ -112,7 +107,7 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
         published[CARD.uuid] = found
         node.node.mps.cards = dict(published)
 
-    server = CardServer(CARD, Path("/none"), node, publish, partitions=False)
+    server = CardServer(CARD, Path("/none"), node, publish)
     server.runner.folders.make()
     program = ControlProgram(
         Path("/none"), server.runner.folders.pipe, server.runner.folders.log, CARD.uuid
@@ -129,7 +124,8 @@ def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
     assert running.control.limits[record.key] == TenantLimits(4 * GIB, 30)
     grant = running.node.node.mps.grant_of(record.key)
     assert grant is not None
-    assert (grant.share, grant.percentage, grant.memory_limit) == ("percentage", 30, "server")
+    assert grant.percentage == 30
+    assert grant.variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
 
 
 @pytest.mark.parametrize(
@@ -179,25 +175,16 @@ def test_a_refused_limit_refuses_the_container(running: Running) -> None:
         running.client(1)
 
 
-def test_what_is_left_of_an_ended_container_is_removed_again(running: Running) -> None:
+@pytest.mark.parametrize("fails", ["", "no answer within 10 s"])
+def test_an_ended_container_has_no_grant(
+    running: Running, capfd: pytest.CaptureFixture[str], fails: str
+) -> None:
     record = running.client(1)
-    running.control.fails = "it has clients"
+    running.control.fails = fails
     running.server.release(record.key)
-    assert record.key in running.control.limits
-    running.control.fails = ""
-    running.server.look()
-    assert record.key not in running.control.limits
+    assert (record.key in running.control.limits) == bool(fails)
     assert running.node.node.mps.grant_of(record.key) is None
-
-
-def test_a_container_that_is_started_once_more_is_not_removed(running: Running) -> None:
-    record = running.client(1)
-    running.control.fails = "it has clients"
-    running.server.release(record.key)
-    running.control.fails = ""
-    running.server.admit(record.key, 0)
-    running.server.look()
-    assert record.key in running.control.limits
+    assert capfd.readouterr().err.count("mps-command-failed") == bool(fails)
 
 
 def test_only_the_clients_of_one_container_are_terminated(running: Running) -> None:
@@ -252,18 +239,6 @@ def test_a_faulted_server_says_which_containers_it_waits_for(
     assert "have ended: train-1. Restart them" in warnings
 
 
-def test_a_fault_that_stays_with_its_partition_has_no_victims(running: Running) -> None:
-    one, other = running.client(1), running.client(2)
-    running.control.pids = [11, 22]
-    running.uses((one, 11, True), (other, 22, True))
-    running.server.look()
-    log = running.server.runner.folders.log / "server.log"
-    log.write_text("[Server 900] Client 11 has caused a fatal fault in partition A\n")
-    running.server.look()
-    assert running.node.node.mps.loss_of(one.key) is not None
-    assert running.node.node.mps.loss_of(other.key) is None
-
-
 def test_a_process_that_is_no_client_is_reported_once(
     running: Running, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,21 +280,20 @@ def test_the_action_is_that_against_containers_over_quota(
 @pytest.mark.parametrize(
     ("line", "pids"),
     [
-        ("Client 11 has caused a fatal fault", {11: False}),
-        ("Client 11 has caused a fatal fault in partition A/B", {11: True}),
-        ("fatal exception detected on device 0, culprit: client {11, 1}", {11: False}),
-        ("New client 11 connected", {}),
-        ("Server is in FAULT", {}),
+        ("Client 11 has caused a fatal fault", [11]),
+        ("fatal exception detected on device 0, culprit: client {11, 1}", [11]),
+        ("New client 11 connected", []),
+        ("Server is in FAULT", []),
     ],
 )
-def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: dict[int, bool]) -> None:
+def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[int]) -> None:
     log = tmp_path / "server.log"
     log.write_text("Client 1 has caused a fatal fault\n")  # before gpushared was started
-    logs = ServerLogs(tmp_path)
+    server_log = ServerLog(tmp_path)
     with log.open("a") as file:
         file.write(f"{line}\n")
-    assert logs.culprits() == pids
-    assert logs.culprits() == {}
+    assert server_log.culprits() == pids
+    assert server_log.culprits() == []
 
 
 def test_logs_do_not_fill_the_run_directory(running: Running) -> None:

@@ -99,15 +99,6 @@ def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> No
         created(node, memory="4GiB", backend="mps")
 
 
-def test_a_card_with_partitions_needs_cores(node: FakeDaemon, tmp_path: Path) -> None:
-    node.node.config = configured('cards: {"1": {backend: mps, mps_partitions: true}}', tmp_path)
-    with pytest.raises(NoRoom, match=r"no cores are requested; .*request cores under fixed-share"):
-        created(node, memory="4GiB", backend="mps")
-    with pytest.raises(NoRoom, match="no cores are requested"):
-        created(node, memory="4GiB", cores="30", policy="best-effort", backend="mps")
-    assert created(node, memory="4GiB", cores="30", backend="mps").isolation == MPS
-
-
 def test_a_card_keeps_its_backend_while_a_container_uses_it(
     node: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -118,9 +109,6 @@ def test_a_card_keeps_its_backend_while_a_container_uses_it(
         reload_config(node)
     configured("", tmp_path)
     with pytest.raises(NotReloaded, match=r"use it \(train-2\); run gpushare card drain 1"):
-        reload_config(node)
-    configured('cards: {"1": {backend: mps, mps_partitions: true}}', tmp_path)
-    with pytest.raises(NotReloaded, match="to mps_partitions true while containers use it"):
         reload_config(node)
     node.ledger.release(client.key)
     assert reload_config(node) == ["cards"]
