@@ -65,7 +65,6 @@ class CheckedMachine:
         cdi = root / "cdi.json"
         cdi.write_text(json.dumps({"containerEdits": {"mounts": [{"hostPath": str(cdi)}]}}))
         self.libraries: list[Path] = []
-        self.mountinfo = CGROUP2
         monkeypatch.setattr(files, "library_paths", lambda _: self.libraries)
         monkeypatch.setattr(config, "load", lambda _: Config(cdi=cdi))
         monkeypatch.setattr(install, "current", lambda: self.installation)
@@ -73,7 +72,7 @@ class CheckedMachine:
         hook = root / checks.HOOK
         hook.touch(0o755)
         monkeypatch.setattr(low_level_runtime, "runtime_version", lambda _: "runc version 1.1.5")
-        monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
+        monkeypatch.setattr(cgroups, "mountinfo", lambda: CGROUP2)
         self.engines(self.docker)
 
     def register(self, launcher: Path) -> None:
@@ -152,53 +151,38 @@ REGISTERED = "docker: runtime gpushare registered"
 
 
 @pytest.mark.parametrize(
-    ("answer", "line"),
+    ("answer", "is_loaded", "told"),
     [
-        (RuntimeReport(True), f"ok    {REGISTERED}"),
-        (RuntimeReport(None, reason="docker does not run"), f"ok    {REGISTERED}"),
-        (RuntimeReport(False), f"fail  {REGISTERED}, but the running docker does"),
-        (RuntimeReport(True, launcher=Path("/old")), f"fail  {REGISTERED}, but the"),
+        (RuntimeReport(True, False), True, "ok: the running docker has loaded it"),
+        (RuntimeReport(None, reason="docker does not run"), True, "it: docker does not run"),
+        (RuntimeReport(False), False, "has not loaded it yet: reload it"),
+        (RuntimeReport(True, False, Path("/old")), False, "has not loaded it yet: reload it"),
     ],
 )
 @pytest.mark.usefixtures("simulated")
-def test_a_configuration_that_docker_has_not_read_is_reported(
-    cli: Cli, machine: CheckedMachine, answer: RuntimeReport, line: str
-) -> None:
-    machine.answer = answer
-    machine.engines(machine.docker, machine.containerd)
-    output = cli("doctor").output
-    assert "containerd" not in output
-    found = next(text for text in output.splitlines() if "docker:" in text)
-    assert found.startswith(line)
-    assert found.endswith(RELOAD) == line.startswith("fail")
-    assert ("docker does not run" in output) == bool(answer.reason)
-
-
-@pytest.mark.parametrize(
-    ("answer", "word", "told"),
-    [
-        (RuntimeReport(True, False), "registered", "ok: the running docker has loaded it"),
-        (RuntimeReport(False), "unread", "has not loaded it yet: reload it"),
-        (RuntimeReport(True, False, Path("/old")), "unread", "has not loaded it yet: reload it"),
-        (RuntimeReport(None, reason="docker is down"), "registered", "loaded it: docker is down"),
-    ],
-)
-def test_runtime_status_and_configure_compare_the_file_with_the_running_engine(
+def test_what_docker_has_loaded_is_compared_with_its_file(
     cli: Cli,
     machine: CheckedMachine,
     answer: RuntimeReport,
-    word: str,
+    is_loaded: bool,
     told: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gpushare.cli.runtime.InstallRecord.read", InstallRecord)
     machine.answer = answer
-    status = cli("runtime", "status", "--json")
-    [row] = json.loads(status.stdout)
-    assert (row["word"], status.exit_code) == (word, 0 if word == "registered" else 4)
+    status = cli("runtime", "status")
+    words = ["docker", "registered" if is_loaded else "unread", f"{machine.root}/daemon.json"]
+    assert (status.stdout.splitlines()[1].split()[:3], status.exit_code == 0) == (words, is_loaded)
     assert told in cli("runtime", "configure", "--runtime", "docker").output
-    line = cli("runtime", "status").stdout.splitlines()[1]
-    assert line.split()[:3] == ["docker", word, str(machine.root / "daemon.json")]
+    machine.engines(machine.docker, machine.containerd)
+    output = cli("doctor").output
+    assert "containerd" not in output
+    found = next(text for text in output.splitlines() if "docker:" in text)
+    assert found.startswith(f"ok    {REGISTERED}") == is_loaded
+    assert (
+        f"{REGISTERED}, but the running docker" in found and found.endswith(RELOAD)
+    ) != is_loaded
+    assert ("docker does not run" in output) == bool(answer.reason)
 
 
 @pytest.mark.usefixtures("machine")
@@ -227,21 +211,6 @@ def test_a_launcher_that_others_can_change_fails(cli: Cli, machine: CheckedMachi
     result = cli("doctor")
     assert result.exit_code == 4
     assert "gpushare-runtime is writable by users other than root; chmod go-w" in result.output
-
-
-@pytest.mark.parametrize(
-    ("mountinfo", "line"),
-    [
-        (CGROUP2, "ok    cgroup v2"),
-        (V1, "ok    cgroup v1"),
-        (V1 + CGROUP2, "warn  cgroup: hybrid hierarchy (v1 and v2)"),
-        ("", "fail  cgroup: no hierarchy"),
-    ],
-)
-@pytest.mark.usefixtures("simulated")
-def test_the_cgroup_layout(cli: Cli, machine: CheckedMachine, mountinfo: str, line: str) -> None:
-    machine.mountinfo = mountinfo
-    assert line in cli("doctor").output
 
 
 def test_a_node_without_its_link_is_lost_at_a_reload(
@@ -274,6 +243,9 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("gpushare.__version__", "9.0", "is installed, this command is 9.0; gpushare setup"),
     ("gpushare.checks.low_level_runtime.runtime_version", without_runtime, "; install runc, then"),
     ("gpushare.config.load", broken_configuration, "fail  configuration: /g.yaml:2: max_tenant:"),
+    ("gpushare.host.cgroups.mountinfo", lambda: V1, "ok    cgroup v1"),
+    ("gpushare.host.cgroups.mountinfo", lambda: V1 + CGROUP2, "warn  cgroup: hybrid hierarchy"),
+    ("gpushare.host.cgroups.mountinfo", lambda: "", "fail  cgroup: no hierarchy"),
     ("cdi.json", "[]", "cdi.json: not an object; gpushare setup"),
     (
         "cdi.json",

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from gpushare.cli import gpushare
 from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.protocol.rows import TenantMps
 from gpushare.quota.keys import POLICIES
 from tests.unit.rows import GIB, tenant_card
 
@@ -174,14 +175,7 @@ EVICTED: Final[dict[str, Any]] = {
     "waits_since": None,
     "error": "",
 }
-MPS: Final = {
-    "share": "space",
-    "percentage": 25,
-    "chunks": 2,
-    "memory_limit": "cgroup",
-    "server_state": "",
-    "lost": "its server was killed",
-}
+MPS: Final = dict(zip(TenantMps.__annotations__, (25, "cgroup", "", "killed"), strict=True))
 SET: Final = (
     "--profile small --memory 6GiB --memory-limit 8GiB --cores 040 --weight 3 --priority 0 "
     f"--class online --idle-after 2h --time-limit 8h --over-quota kill --policy {POLICIES[0]}"
