@@ -88,7 +88,7 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 	CUresult status;
 
 	REQUIRE(context, CUDA_ERROR_OUT_OF_MEMORY);
-	status = mps_context(card_profile(device_card(ordinal)));
+	status = mps_status();
 	if (status == CUDA_SUCCESS)
 		status = fault_next(device_card(ordinal));
 	if (status != CUDA_SUCCESS) {

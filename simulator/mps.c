@@ -53,9 +53,9 @@ CUresult mps_connect(void)
 
 	if (!dial())
 		return CUDA_SUCCESS;
-	length = snprintf(request, sizeof(request), "client\n%s\n%s\n%s",
+	length = snprintf(request, sizeof(request), "client\n%s\n%s",
 		variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-		variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), variable("CUDA_MPS_SM_PARTITION"));
+		variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
 	REQUIRE(length > 0 && (size_t)length < sizeof(request), CUDA_ERROR_INVALID_VALUE);
 	if (send(server, request, (size_t)length, MSG_NOSIGNAL) != length)
 		return CUDA_ERROR_MPS_CONNECTION_FAILED;
@@ -141,22 +141,12 @@ void mps_fault(void)
 		(void)!send(server, text, sizeof(text) - 1, MSG_NOSIGNAL);
 }
 
-CUresult mps_context(const struct sim_profile *profile)
-{
-	uint64_t bytes;
-	uint32_t multiprocessors;
-
-	if (limits_of(profile, &bytes, &multiprocessors) && multiprocessors == 0)
-		return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-	return mps_status();
-}
-
 uint32_t mps_multiprocessors(const struct sim_profile *profile)
 {
 	uint64_t bytes;
 	uint32_t multiprocessors;
 
-	if (limits_of(profile, &bytes, &multiprocessors) && multiprocessors > 0)
+	if (limits_of(profile, &bytes, &multiprocessors))
 		return multiprocessors;
 	return profile->multiprocessors;
 }

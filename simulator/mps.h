@@ -22,8 +22,6 @@ void mps_limit(void);
 /* The error of each call after a fault in this process, after one in another client of the server,
  * or after the end of the server. */
 CUresult mps_status(void);
-/* The same for a new context, which a static partition can be missing for. */
-CUresult mps_context(const struct sim_profile *profile);
 /* A kernel of this process has faulted. */
 void mps_fault(void);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of protocol 2 that the simulated MPS control daemon carries out."""
+"""The commands that the simulated MPS control daemon carries out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from gpushare.simulator.mps_settings import MpsCommandError
 from gpushare.simulator.mps_state import ControlDaemon, MpsServer, tell
 
-CLIENT_TERMINATED: Final = 810  # CUresult
+_CLIENT_TERMINATED: Final = 810  # CUresult
 
 
 def run_command(daemon: ControlDaemon, line: str) -> str:
@@ -106,7 +106,7 @@ def _shutdown_server(daemon: ControlDaemon, words: list[str]) -> str:
 def _terminate_client(daemon: ControlDaemon, words: list[str]) -> str:
     for connection, client in _of(daemon, words[0]).clients.items():
         if client.pid == int(words[1]):
-            tell(connection, str(CLIENT_TERMINATED))
+            tell(connection, str(_CLIENT_TERMINATED))
             return "0"
     raise MpsCommandError(f"Client {words[1]} not found")
 
@@ -136,48 +136,6 @@ def _default_priority(daemon: ControlDaemon, words: list[str]) -> str:
     return daemon.state.defaults.set_priority(words)
 
 
-def _sm_partition(daemon: ControlDaemon, words: list[str]) -> str:
-    _check_static(daemon)
-    verb, device, word = words
-    card = daemon.state.devices.abbreviated(device)
-    partitions = daemon.state.partitions
-    if verb == "add":
-        return f"Partition {partitions.add(card, int(word)).variable} created"
-    if verb != "rm":
-        raise MpsCommandError(f"{verb}: not add or rm")
-    partition = partitions.named(card, word)
-    server = daemon.state.server
-    if server is not None and server.uses(partition, partitions):
-        raise MpsCommandError(f"Partition {word} has clients")
-    partitions.remove(partition)
-    return ""
-
-
-def _check_static(daemon: ControlDaemon) -> None:
-    if not daemon.state.mode.static:
-        raise MpsCommandError("static partitioning mode is not enabled")
-
-
-def _lspart(daemon: ControlDaemon, _: list[str]) -> str:
-    _check_static(daemon)
-    partitions, server = daemon.state.partitions, daemon.state.server
-    rows = [
-        ("GPU", "Partition", "free", "used", "free", "used", "clients"),
-        ("", "", "chunk", "chunk", "SM", "SM", ""),
-    ]
-    for device in daemon.state.devices.every:
-        short = device.uuid[:12]
-        chunks, multiprocessors = partitions.free(device)
-        used = (partitions.total(device) - chunks, device.multiprocessors - multiprocessors)
-        counts = (str(chunks), str(used[0]), str(multiprocessors), str(used[1]))
-        rows.append((short, "-", *counts, "-"))
-        for partition in partitions.of(device):
-            busy = server is not None and server.uses(partition, partitions)
-            sizes = ("-", str(partition.chunks), "-", str(partition.multiprocessors))
-            rows.append((short, partition.id, *sizes, "Yes" if busy else "-"))
-    return "\n".join(" ".join(f"{word:<12}" for word in row).rstrip() for row in rows)
-
-
 _COMMANDS: Final[dict[str, Callable[[ControlDaemon, list[str]], str]]] = {
     "get_server_list": _get_server_list,
     "get_server_status": _get_server_status,
@@ -195,8 +153,6 @@ _COMMANDS: Final[dict[str, Callable[[ControlDaemon, list[str]], str]]] = {
     "set_active_thread_percentage": _percentage,
     "get_default_client_priority": _default_priority,
     "set_default_client_priority": _default_priority,
-    "sm_partition": _sm_partition,
-    "lspart": _lspart,
     "get_default_device_pinned_mem_limit": _default_pinned,
     "set_default_device_pinned_mem_limit": _default_pinned,
     "get_device_pinned_mem_limit": _pinned,

@@ -17,8 +17,7 @@ from typing import Final
 from gpushare.simulator import DEVICE_ENV
 from gpushare.simulator.device_file import Header, Profile
 
-_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-ALL: Final = "*"  # a memory limit of every device: protocol 3
+_UNITS: Final = {"M": 1 << 20, "G": 1 << 30}
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 
 
@@ -33,11 +32,11 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-def size_of(text: str, units: str = "GM") -> int:
+def size_of(text: str) -> int:
     """Return the bytes of an integer with a unit; MpsCommandError for anything else."""
-    match = re.fullmatch(rf"([0-9]+)([{units}])B?", text.strip())
+    match = re.fullmatch(r"([0-9]+)([GM])B?", text.strip())
     if match is None:
-        raise MpsCommandError(f"{text}: not an integer with {' or '.join(units)}")
+        raise MpsCommandError(f"{text}: not an integer with G or M")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -49,7 +48,6 @@ class MpsDevice:
     name: str
     pci: str
     multiprocessors: int
-    compute_major: int
 
     @classmethod
     def of(cls, card: Profile) -> MpsDevice:
@@ -59,7 +57,6 @@ class MpsDevice:
             card.name.decode(),
             f"00000000:{card.pci_bus:02X}:00.0",
             card.multiprocessors,
-            card.compute_major,
         )
 
     def share(self, percentage: float) -> int:
@@ -75,11 +72,10 @@ class MpsDevice:
 
 @dataclass(frozen=True)
 class MpsDevices:
-    """The devices of a control daemon or a server, in its order."""
+    """The devices of a control daemon, in its order."""
 
     every: tuple[MpsDevice, ...]
     cuda_version: int
-    driver_major: int
 
     @classmethod
     def visible(cls) -> MpsDevices:
@@ -91,8 +87,7 @@ class MpsDevices:
                 Profile.from_buffer_copy(file.read(ctypes.sizeof(Profile)))
                 for _ in range(header.card_count)
             ]
-        major = header.driver_version.decode().partition(".")[0]
-        every = cls(tuple(map(MpsDevice.of, cards)), header.cuda_version, int(major))
+        every = cls(tuple(map(MpsDevice.of, cards)), header.cuda_version)
         names = os.environ.get("CUDA_VISIBLE_DEVICES")
         return every if names is None else every.only(names.split(","))
 
@@ -112,24 +107,6 @@ class MpsDevices:
             return self.every[int(name)] if int(name) < len(self.every) else None
         return next((device for device in self.every if device.uuid == name), None)
 
-    def abbreviated(self, name: str) -> MpsDevice:
-        """Return a device by its number or the beginning of its UUID; MpsCommandError."""
-        exact = self.named(name)
-        matches = (
-            [exact] if exact else [device for device in self.every if device.uuid.startswith(name)]
-        )
-        if len(matches) != 1 or not name:
-            raise MpsCommandError(f"Device {name} not found")
-        return matches[0]
-
-
-@dataclass(frozen=True)
-class MpsRoute:
-    """The socket by which a client has come: its server and namespace; by its user without one."""
-
-    server: str = ""
-    namespace: str = "default"
-
 
 @dataclass(frozen=True)
 class MpsClient:
@@ -138,10 +115,8 @@ class MpsClient:
     number: int
     pid: int
     uid: int
-    route: MpsRoute
     percentage: str = ""
     pinned: str = ""
-    partition: str = ""
 
     def described(self) -> tuple[str, str]:
         """Return its PID namespace and its command line, as far as they can be read."""
@@ -153,16 +128,9 @@ class MpsClient:
             return "?", "?"
 
 
-def priority_of(text: str) -> int:
-    """Return a priority; MpsCommandError for one that does not exist."""
-    if text not in ("0", "1"):
-        raise MpsCommandError(f"{text}: not 0 or 1")
-    return int(text)
-
-
 @dataclass
 class MpsLimits:
-    """The limits of a server or a namespace, or the defaults of the next server."""
+    """The limits of a server, or the defaults of the next one."""
 
     percentage: float = 100.0
     pinned: dict[str, str] = field(default_factory=dict)  # by device as it was named, last set last
@@ -172,12 +140,12 @@ class MpsLimits:
         """Return a copy that changes by itself."""
         return MpsLimits(self.percentage, dict(self.pinned), self.priority)
 
-    def set_percentage(self, words: list[str], least: float = 0.0) -> str:
+    def set_percentage(self, words: list[str]) -> str:
         """Set the percentage if there is one in `words`; return it."""
         if words:
             value = float(words[0])
-            if not (least <= value <= 100 and value > 0):
-                raise MpsCommandError(f"{words[0]}: not between {least:g} and 100")
+            if not 0 < value <= 100:
+                raise MpsCommandError(f"{words[0]}: not between 0 and 100")
             self.percentage = value
         return str(self.percentage)
 
@@ -193,7 +161,9 @@ class MpsLimits:
     def set_priority(self, words: list[str]) -> str:
         """Set the priority if there is one in `words`; return it."""
         if words:
-            self.priority = priority_of(words[0])
+            if words[0] not in ("0", "1"):
+                raise MpsCommandError(f"{words[0]}: not 0 or 1")
+            self.priority = int(words[0])
         return str(self.priority)
 
     def narrowed(self, client: MpsClient, devices: MpsDevices) -> MpsLimits:
@@ -224,8 +194,7 @@ class MpsLimits:
     def pinned_bytes(self, devices: MpsDevices) -> dict[str, int]:
         """Return the memory limits by UUID; a device that does not exist has no effect."""
         return {
-            device.uuid: size_of(size, "KMG")
+            device.uuid: size_of(size)
             for name, size in self.pinned.items()
-            for device in (devices.every if name == ALL else (devices.named(name),))
-            if device is not None
+            if (device := devices.named(name)) is not None
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,25 +51,6 @@ class MpsDaemon:
             check=True,
         )
         return done.stdout.splitlines()
-
-    def run(self, *arguments: str, under: Sequence[str] = (), lines: str = "") -> tuple[int, str]:
-        """Return the exit status of the program with arguments or `lines`, and what it prints."""
-        done = subprocess.run(
-            [*under, str(self.machine.simulator.mps_control), *arguments],
-            env={**self.machine.env, **self.env},
-            input=lines,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        return done.returncode, (done.stdout + done.stderr).strip()
-
-    def must(self, *arguments: str) -> str:
-        """Return what a command of protocol 3 prints that must succeed."""
-        status, text = self.run(*arguments)
-        assert status == 0, text
-        return text
 
     def log(self) -> str:
         """Return the log of the servers."""

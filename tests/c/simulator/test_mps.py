@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -252,8 +253,11 @@ def test_another_user_waits_until_the_clients_of_the_first_are_gone(control: Mps
         assert another != server
 
 
-def test_a_multi_user_server_takes_clients_of_any_user(machine: SimulatorMachine) -> None:
-    with mps_daemon(machine, "-multiuser-server") as control:
+@pytest.mark.parametrize("option", ["-multiuser-server", "-M", "--multiuser"])
+def test_a_multi_user_server_takes_clients_of_any_user(
+    machine: SimulatorMachine, option: str
+) -> None:
+    with mps_daemon(machine, option) as control:
         client = control.client()
         with client.started("tenant.py") as root, client.started("tenant.py", under=USER) as user:
             assert root.ask("init") == 0
@@ -302,6 +306,47 @@ def test_one_daemon_a_pipe_directory(control: MpsDaemon) -> None:
     assert done.returncode == 1
     assert "already running" in done.stderr
     assert control.command("get_default_active_thread_percentage") == ["100.0"]
+
+
+def test_an_option_of_another_protocol_is_unknown(machine: SimulatorMachine) -> None:
+    done = subprocess.run(
+        [str(machine.simulator.mps_control), "-f", "-p", "3"],
+        env=machine.env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "-p: unknown option\n")
+
+
+def test_priorities_are_0_and_1(control: MpsDaemon) -> None:
+    assert control.command("get_default_client_priority", "set_default_client_priority 1") == [
+        "0",
+        "1",
+    ]
+    assert "Invalid arguments" in control.command("set_default_client_priority 2")[0]
+
+
+def test_devices_and_their_clients_are_listed(control: MpsDaemon) -> None:
+    uuid = control.machine.simulator.uuids[0]
+    with control.client().started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert control.command("get_device_client_list") == [f"{uuid} {tenant.ask('pid')}"]
+        header, row = control.command("device_query --csv")
+        assert header.split(",")[3] == "Device UUID"
+        assert row.split(",")[3] == uuid
+
+
+def test_commands_have_a_socket_for_the_daemons_user(control: MpsDaemon) -> None:
+    """Clients of any user reach another one."""
+    sockets = {name: control.folder / "pipe" / name for name in ("control", "control_privileged")}
+    modes = {name: stat.S_IMODE(path.stat().st_mode) for name, path in sockets.items()}
+    assert modes == {"control": 0o666, "control_privileged": 0o755}
+    assert control.command("get_server_list") == []
+    sockets["control_privileged"].unlink()
+    with pytest.raises(subprocess.CalledProcessError):
+        control.command("get_server_list")
 
 
 def test_commands_need_a_daemon(machine: SimulatorMachine, tmp_path: Path) -> None:
