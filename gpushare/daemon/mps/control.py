@@ -63,7 +63,7 @@ class ControlProgram:
     def environment(self) -> dict[str, str]:
         """Return the environment of the daemon, and of commands to it.
 
-        From driver 615 on, there is a protocol 3, too. Older drivers ignore the variable.
+        From driver 615 on, there is a protocol 3, too. Driver 580 ignores the variable.
         """
         return {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
