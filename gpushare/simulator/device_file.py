@@ -352,10 +352,13 @@ def libraries() -> Path:
 
 
 def load_profile(profile: str | Path, folder: Path | None = None) -> dict[str, Any]:
-    """Return a profile by name ("h200") or by the path of a JSON file; ProfileError."""
+    """Return a profile by name ("h200") or by the path of a JSON file; ProfileError.
+
+    A profile has the keys of the one that it names as `like`, and its own instead of those.
+    """
+    directory = folder or libraries() / "profiles"
     path = Path(profile)
     if path.suffix != ".json":
-        directory = folder or libraries() / "profiles"
         path = directory / f"{profile}.json"
         if not path.is_file():
             known = ", ".join(sorted(file.stem for file in directory.glob("*.json")))
@@ -363,8 +366,10 @@ def load_profile(profile: str | Path, folder: Path | None = None) -> dict[str, A
     loaded = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(loaded, dict):
         raise ProfileError(f"{path}: not a JSON object")
-    _check(loaded, path)
-    return loaded
+    like = loaded.pop("like", None)
+    whole = {**(load_profile(like, directory) if like else {}), **loaded}
+    _check(whole, path)
+    return whole
 
 
 def _check(profile: dict[str, Any], path: Path) -> None:

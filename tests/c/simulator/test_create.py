@@ -101,3 +101,13 @@ def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path:
     assert nodes["all"] == ["/dev/nvidia0", "/dev/nvidia1"]
     mounts = {Path(mount["containerPath"]).name for mount in spec["containerEdits"]["mounts"]}
     assert mounts == {"libcuda.so.1", "libnvidia-ml.so.1", "gpushare-sim"}
+
+
+def test_a_profile_differs_from_the_one_that_it_is_like_in_its_own_keys(tmp_path: Path) -> None:
+    made = simulator.create(tmp_path, "h200-free-switches")
+    card = device_file.Profile.from_buffer_copy(
+        made.device.read_bytes()[ctypes.sizeof(device_file.Header) : device_file.FAULTS_OFFSET]
+    )
+    assert (card.switch_drained_ns, card.switch_preempt_ns) == (0, 0)
+    wanted = device_file.load_profile("h200")
+    assert (card.name.decode(), card.slice_ns) == (wanted["name"], wanted["slice_ns"])
