@@ -11,7 +11,7 @@ from tools.model.synchronising import SYNCHRONISING, judge
 
 HEAD = "|  | scenario | native: used | err | busy | p99 | gated: used | err | busy | p99 | /s |"
 SYNCHRONISING_HEAD = (
-    "|  | scenario | alone | native: used | busy | attainable "
+    "|  | scenario | alone | native: used | busy | bound "
     "| gated: used | err | busy | of native | p99 | /s |"
 )
 
@@ -50,7 +50,7 @@ def _print_synchronising(key: str) -> None:
         _list(judged.alone),
         _list(list(judged.native.got.values())),
         f"{judged.native.busy:.1f}",
-        f"{judged.attainable:.1f}" if judged.attainable else "",
+        f"{judged.bound:.1f}" if judged.bound else "",
         _list(list(gated.got.values())),
         f"{judged.mean_error:.2f}/{judged.max_error:.2f}",
         f"{gated.busy:.1f}",

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants to be measured together, with a figure for each that can be wrong."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
+from tools.model.hardware import CardTiming
 from tools.model.machine import MachineModel
 from tools.model.policy import ShareStruct
 from tools.model.programs import all_reduce, idle, inference, on_and_off, training
@@ -32,6 +33,7 @@ class ModelScenario:
     seconds: int
     tenants: tuple[Runs, ...]
     cards: int = 1
+    timing: CardTiming = field(default_factory=CardTiming)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ModelResult:
 
 def play(scenario: ModelScenario, *, gated: bool = True, seconds: int = 0) -> ModelResult:
     """Run it in simulated time."""
-    machine = MachineModel(cards=scenario.cards, gated=gated)
+    machine = MachineModel(cards=scenario.cards, gated=gated, timing=scenario.timing)
     for each in scenario.tenants:
         machine.tenant(
             each.name, each.program, each.share, processes=each.processes, cards=each.cards

@@ -2,13 +2,16 @@
 """Scenarios with clients that wait for each batch of kernels, as most programs do.
 
 Such a client leaves the card idle while it is at the host, so no policy gives it the whole card:
-`Judged.attainable` says how busy exact shares can keep it.
+`Judged.bound` says how busy exact shares can keep it.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from tools.model import measure
+from tools.model.bound import SynchronisingClient, bound
 from tools.model.clock import MS, SECOND, US
+from tools.model.hardware import CardTiming
 from tools.model.policy import ShareStruct
 from tools.model.programs import POLLS_NS, SLEEPS_NS, inference, synchronising, training
 from tools.model.scenarios import ModelResult, ModelScenario, Runs, play
@@ -16,15 +19,25 @@ from tools.model.scenarios import ModelResult, ModelScenario, Runs, play
 DEPTHS = (1, 2, 8)
 KERNELS = (20 * US, 100 * US, 500 * US, 2 * MS)
 SECONDS = 5
+SPREAD = 0.3  # sigma of the logarithm of a kernel's length
 
 
 def _length(ns: int) -> str:
     return f"{ns // US} us" if ns < MS else f"{ns // MS} ms"
 
 
+@dataclass(frozen=True)
+class AlikeScenario(ModelScenario):
+    """Tenants that differ in their shares alone: batches of `depth` kernels of `ns`."""
+
+    depth: int = 1
+    ns: int = 0
+
+
 def _alike(
-    key: str, shares: tuple[int, ...], depth: int, ns: int, *, sleeps: bool = False
-) -> ModelScenario:
+    key: str, shares: tuple[int, ...], depth: int, ns: int, *, sleeps: bool = False,
+    switch_us: int = 30,
+) -> AlikeScenario:  # fmt: skip
     """Tenants that do the same; those that sleep are woken up by the driver, others poll."""
     capped = key.endswith("f")
     parts = f"{'fixed ' * capped}{'/'.join(map(str, shares))}"
@@ -33,12 +46,17 @@ def _alike(
     tenants = tuple(
         Runs(
             chr(ord("a") + at),
-            synchronising(ns, depth, wake_ns=wake_ns, seed=at),
+            synchronising(ns, depth, wake_ns=wake_ns, sigma=SPREAD, seed=at),
             ShareStruct(10 * each, capped=capped),
         )
         for at, each in enumerate(shares)
     )
-    return ModelScenario(key, f"{what}{', sleeping' * sleeps}", SECONDS, tenants)
+    what += ", sleeping" * sleeps
+    timing = CardTiming()
+    if switch_us != 30:
+        what += f", {switch_us} us a switch"
+        timing = CardTiming(preempt_ns=switch_us * US, drained_ns=switch_us * US)
+    return AlikeScenario(key, what, SECONDS, tenants, timing=timing, depth=depth, ns=ns)
 
 
 PAIRS = tuple(
@@ -54,6 +72,14 @@ FOURS = tuple(
 SLEEPING = tuple(
     _alike(f"S{depth}-{ns // US}", (30, 70), depth, ns, sleeps=True)
     for depth, ns in ((1, 20 * US), (8, 20 * US), (1, 100 * US), (8, 100 * US), (1, 500 * US))
+)
+SWITCHES = tuple(
+    _alike(key, shares, depth, ns, sleeps=True, switch_us=switch_us)
+    for switch_us in (0, 30, 160)
+    for key, shares, depth, ns in (
+        (f"S1-200-{switch_us}", (30, 70), 1, 200 * US),
+        (f"T8-20-{switch_us}", (25, 25, 25, 25), 8, 20 * US),
+    )
 )
 
 _STEADY = Runs("steady", training(100 * US), ShareStruct(700))
@@ -111,7 +137,7 @@ MIXED = (
         ),
     ),
 )  # fmt: skip
-SYNCHRONISING = {each.key: each for each in (*PAIRS, *FOURS, *SLEEPING, *MIXED)}
+SYNCHRONISING = {each.key: each for each in (*PAIRS, *FOURS, *SLEEPING, *SWITCHES, *MIXED)}
 
 
 @dataclass(frozen=True)
@@ -123,7 +149,7 @@ class Judged:
     gated: ModelResult
     mean_error: float  # over one second, from its share of what all of them used
     max_error: float
-    attainable: float | None  # how busy the card can be with exact shares; of two that are alike
+    bound: float | None  # how busy the card can be with exact shares; of tenants that are alike
 
     @property
     def of_native(self) -> float:
@@ -142,19 +168,15 @@ def judge(scenario: ModelScenario, *, seconds: int = SECONDS) -> Judged:
     weights = [each.share.permille / 10 for each in scenario.tenants]
     end = gated.machine.clock.now
     mean, most = measure.ratio_errors(gated.machine.tenants, weights, SECOND, end)
-    alike = scenario in (*PAIRS, *SLEEPING)
-    attainable = _attainable(weights, list(native.got.values()), alone) if alike else None
-    return Judged(alone, native, gated, mean, most, attainable)
+    return Judged(alone, native, gated, mean, most, _bound(scenario, weights, alone))
 
 
-def _attainable(weights: list[float], native: list[float], alone: list[float]) -> float:
-    """A mixture of both at once, and of the one that is to get more with the card to itself.
-
-    Nothing fills the pauses of a tenant that has the card to itself, and without that time it
-    would not get more than the other.
-    """
-    less, more = sorted((0, 1), key=lambda at: weights[at] / native[at])
-    ratio = weights[more] / weights[less]
-    # together * native[more] + (1 - together) * alone[more] == ratio * together * native[less]
-    together = alone[more] / (ratio * native[less] - native[more] + alone[more])
-    return together * sum(native) + (1 - together) * alone[more]
+def _bound(scenario: ModelScenario, weights: list[float], alone: list[float]) -> float | None:
+    if not isinstance(scenario, AlikeScenario):
+        return None
+    mean = scenario.ns * math.exp(SPREAD**2 / 2)  # of a log-normal distribution
+    clients = [
+        SynchronisingClient.seen(weight, mean, scenario.depth, alone=percent / 100)
+        for weight, percent in zip(weights, alone, strict=True)
+    ]
+    return 100 * bound(clients, scenario.timing.drained_ns)

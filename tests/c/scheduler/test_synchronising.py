@@ -35,6 +35,14 @@ def test_the_card_is_as_busy_as_without_gpushare(key: str) -> None:
     assert judged(key).of_native >= 97
 
 
+@pytest.mark.parametrize("key", [*ALIKE, *SLEEPING])
+def test_no_schedule_would_make_much_more_of_the_card(key: str) -> None:
+    """Nothing fills the pauses of a client that sleeps."""
+    most = judged(key).bound
+    assert most is not None
+    assert (0.82 if key in SLEEPING else 0.97) * most <= judged(key).gated.busy <= 1.005 * most
+
+
 @pytest.mark.parametrize("key", SLEEPING)
 def test_changes_of_windows_cost_next_to_nothing(key: str) -> None:
     assert judged(key).gated.busy >= 0.98 * min(judged(key).alone)

@@ -9,6 +9,7 @@ from .judges import (
     aggregate,
     latency,
     loss,
+    of_bound,
     of_native,
     parts,
     ratio_errors,
@@ -20,7 +21,7 @@ from .load import Load, in_phases, inference, replayed, synchronising, training
 from .scenario import Scenario, TenantSpec
 
 _NEAR: Final = share_errors(mean=1.2, most=2.0)  # kernels of 5 ms and less
-_SYNCHRONISING: Final = (ratio_errors(mean=1.2, most=2.5), of_native(least=97))
+_SYNCHRONISING: Final = (parts, ratio_errors(mean=1.2, most=2.5))
 _FEW: Final = aggregate(least=97.5)
 _BOUND: Final = synchronising(50, after=1, gap_us=440)  # by the host
 _SIXTEEN: Final = (
@@ -110,10 +111,31 @@ SCENARIOS: Final = (
             f"P{after}-{us}",
             f"30/70, kernels of {us} us, synchronised after {after}, burst-share",
             _two(synchronising(us, after=after), synchronising(us, after=after)),
-            (parts, *_SYNCHRONISING),
+            (*_SYNCHRONISING, of_native(least=97), of_bound()),
+            alone="a",
             slow=16,
         )
         for after, us in ((1, 20), (8, 20), (2, 100), (8, 100), (1, 500), (1, 2000))
+    ),
+    *(
+        Scenario(
+            f"S{after}-{us}{'-free' * free}",
+            f"{'/'.join(map(str, shares))}, kernels of {us} us, synchronised after {after},"
+            f" sleeping{', on a card whose switches cost nothing' * free}, burst-share",
+            tuple(
+                TenantSpec(name, synchronising(us, after=after, gap_us=85), cores)
+                for name, cores in zip("abcd", shares, strict=False)
+            ),
+            (*_SYNCHRONISING, of_native(), of_bound()),
+            alone="a",
+            slow=16,
+            profile="h200-free-switches" if free else "h200",
+        )
+        for after, us, shares, free in (
+            (1, 200, (30, 70), False),
+            (1, 200, (30, 70), True),
+            (8, 20, (25, 25, 25, 25), True),
+        )
     ),
     Scenario(
         "Z",

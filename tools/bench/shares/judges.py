@@ -7,9 +7,12 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Final
 
+from gpushare.simulator.device_file import load_profile
 from tools.bench.result import Result, percentile
+from tools.model.bound import SynchronisingClient, bound
 
 from .card_time import errors, windows
+from .load import mean_us
 from .scenario import Judge, Run, ScenarioRuns, shared
 
 WINDOW_NS: Final = 1e9  # of card time
@@ -73,7 +76,7 @@ def _mean_and_max(
     ]
 
 
-def of_native(*, least: float) -> Judge:
+def of_native(*, least: float | None = None) -> Judge:
     """Judge how busy the card was, by what the same clients make of it on the bare driver."""
     return lambda measured: [
         measured.result(
@@ -84,6 +87,30 @@ def of_native(*, least: float) -> Judge:
             at_least=True,
         )
     ]
+
+
+def of_bound(*, least: float | None = None) -> Judge:
+    """Judge how busy the card was by the most that any schedule reaches, of tenants alike."""
+
+    def judge(measured: ScenarioRuns) -> list[Result]:
+        scenario = measured.scenario
+        assert measured.alone is not None
+        alone = measured.alone.share(scenario.alone)
+        clients = [
+            SynchronisingClient.seen(
+                each.cores, mean_us(each.load), each.load.kernels or 1, alone=alone
+            )
+            for each in scenario.tenants
+        ]
+        most = bound(clients, load_profile(scenario.profile)["switch_drained_ns"] / 1000)
+        name = f"busy, relative to the bound ({100 * most:.1f} %; one alone {100 * alone:.1f} %)"
+        return [
+            measured.result(
+                name, "%", lambda run: run.busy() / most * 100, limit=least, at_least=True
+            )
+        ]
+
+    return judge
 
 
 def parts(measured: ScenarioRuns) -> list[Result]:

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
+from typing import Final
+
+JITTER: Final = 0.2  # of work.c
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,22 @@ class Load:
         ]
 
 
+def mean_us(load: Load) -> float:
+    """Return the mean length of a kernel: jitter and spread are log-normal."""
+    return (load.kernel_us or 0) * math.exp(((load.spread or 0) ** 2 + JITTER**2) / 2)
+
+
 def training(kernel_us: float, *, spread: float = 0.8, kernels: int = 200) -> Load:
     """Steps one after another, with 300 us between them for the host."""
     return Load(kernel_us=kernel_us, spread=spread, kernels=kernels, gap_us=300)
 
 
 def synchronising(kernel_us: float, *, after: int, gap_us: float = 10) -> Load:
-    """So many kernels, then a wait for them, over and over, as of a thread that polls."""
-    return Load(kernel_us=kernel_us, spread=0.3, kernels=after, gap_us=gap_us)
+    """So many equal kernels, then a wait for them, over and over, as of a thread that polls.
+
+    One that sleeps has a longer gap.
+    """
+    return Load(kernel_us=kernel_us, spread=0, kernels=after, gap_us=gap_us)
 
 
 def inference(rate: float) -> Load:

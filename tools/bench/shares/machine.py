@@ -68,11 +68,11 @@ _ENGINE = ("cgroup", "device", "engine", "limit", "lock", "piece")
 class SimulatedMachine:
     """One simulated machine, for one run."""
 
-    def __init__(self, programs: Programs, folder: Path, *, slow: float) -> None:
+    def __init__(self, programs: Programs, folder: Path, profile: str, *, slow: float) -> None:
         self._programs = programs
         self._folder = folder
         self._slow = slow
-        made = simulator.create(folder, "h200", time_scale=slow)
+        made = simulator.create(folder, profile, time_scale=slow)
         self._device, (self._uuid,) = made.device, made.uuids
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._scheduling: Scheduling | None = None
@@ -210,7 +210,7 @@ def measure_variant(
     """Run one variant of a scenario: "gpushare", "native" or "alone"."""
     place = folder / scenario.name / variant
     place.mkdir(parents=True)
-    machine = SimulatedMachine(programs, place, slow=scenario.slow)
+    machine = SimulatedMachine(programs, place, scenario.profile, slow=scenario.slow)
     tenants = [scenario.tenant(scenario.alone)] if variant == "alone" else scenario.tenants
     try:
         return machine.run(tenants, seconds=seconds, shared=variant == "gpushare")

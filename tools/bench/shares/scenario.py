@@ -110,6 +110,7 @@ class Scenario:
     judges: tuple[Judge, ...]
     alone: str = ""
     slow: int = 8
+    profile: str = "h200"
 
     def tenant(self, name: str) -> TenantSpec:
         """Return the tenant of that name."""
