@@ -5,6 +5,7 @@
 #include "charge.h"
 #include "contention.h"
 #include "credit.h"
+#include "lending.h"
 #include "virtual_time.h"
 #include "pick.h"
 #include "progress.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct card *card_new(uint32_t time_scale)
+struct card *card_new(uint32_t time_scale, uint32_t switch_ns)
 {
 	struct card *card = calloc(1, sizeof(*card));
 
@@ -21,6 +22,7 @@ struct card *card_new(uint32_t time_scale)
 		return NULL;
 	card->time_scale = most(1, least(time_scale, TIME_SCALE_MAX));
 	card->holder = -1;
+	card->switch_ns = switch_ns;
 	return card;
 }
 
@@ -187,6 +189,7 @@ void card_see(struct card *card, int number, const struct seen *seen)
 	else if (!now.contexts || !before.contexts || now.pending_ns < before.pending_ns)
 		tenant->progress_ns = now.at_ns;
 	tenant->seen = now;
+	lending_see(tenant, &before);
 	tenant->ungated |= submits_ungated(card, tenant, &before);
 }
 
@@ -217,7 +220,8 @@ static uint32_t mode_of(struct card *card, const struct tenant *tenant)
 		return GPUSHARE_GATE_OPEN;
 	if (tenant->share.online)
 		return GPUSHARE_GATE_METERED;
-	return has_window || card->uncontended || tenant->through || window_is_probe(card, tenant)
+	return has_window || tenant->guest || card->uncontended || tenant->through ||
+			       window_is_probe(card, tenant)
 		       ? GPUSHARE_GATE_WINDOW
 		       : GPUSHARE_GATE_CLOSED;
 }
@@ -255,7 +259,10 @@ static void write_gate(struct card *card, struct tenant *tenant)
 	gate->self_throttle_permille = gate->mode == GPUSHARE_GATE_OPEN || tenant->share.online
 					       ? 0
 					       : tenant->share.permille;
-	gate->pieces_min = card->has_online || !is_short ? 1 : 2;
+	gate->pieces_min = card->has_online || !is_short || tenant->guest ? 1 : 2;
+	if (tenant->guest)
+		gate->in_flight_max_ns =
+			(uint64_t)least(tenant->pause_ns, GUEST_IN_FLIGHT * card->time_scale);
 }
 
 uint64_t card_decide(struct card *card, uint64_t now_ns)
@@ -273,6 +280,7 @@ uint64_t card_decide(struct card *card, uint64_t now_ns)
 		window_withhold(card);
 	else
 		window_turn(card);
+	lending_look(card);
 	window_look_for_gangs(card);
 	pick_look(card);
 	FOR_EACH_TENANT (card, tenant)

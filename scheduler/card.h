@@ -61,8 +61,9 @@ struct gate {
 struct card; /* opaque */
 
 /* `time_scale` multiplies every duration of the algorithm, for a simulated card with scaled time;
- * otherwise 1. */
-struct card *card_new(uint32_t time_scale);
+ * otherwise 1. The card takes `switch_ns`, without that factor, from one tenant's work to
+ * another's. */
+struct card *card_new(uint32_t time_scale, uint32_t switch_ns);
 void card_free(struct card *card);
 
 /* A tenant's number on this card, or -1 if it already has CARD_TENANTS. */

@@ -43,6 +43,16 @@
 #define CONTENTION_PERIOD (20 * MS) /* in which tenants do not contend if they claim */
 #define CONTENDED 600		    /* ... at most this part of it together, in thousandths, */
 #define CONTENTION_AGAIN SECOND	    /* ... and have not contended for this long */
+#define REACTION (40 * US)	    /* from a wake-up to an open gate: ADR 19 */
+#define GUESTS 3		    /* at a time, next to the holder, */
+#define GUEST_IN_FLIGHT (200 * US)  /* ... with so much work each at most */
+#define BUSY 950		    /* a tenant that is busier does not pause, in thousandths */
+#define BUSY_LEAST 400		    /* ... and one that is less busy is at the host */
+#define LENT_LEAST (20 * MS)	    /* before it is judged whether guests are worth it */
+#define LEARN_UNITS 16		    /* units of work that are measured alone, */
+#define LEARN_MOST 64		    /* ... or so many, if it does not pause before, */
+#define LEARN_EVERY (200 * MS)	    /* ... again after so long */
+#define LEARN_AGAIN (5 * SECOND)    /* ... or so long, if it did not pause */
 #define UNUSED (2 * MS)		    /* a window in which nothing is begun is lost */
 #define GRACE_LEAST (2 * MS)
 #define HUNG SECOND
@@ -73,7 +83,8 @@ struct tenant {
 	uint64_t progress_ns;  /* when work finished, or began after nothing was pending */
 	uint64_t open_ns;      /* when its gate was last open; 0: never */
 	uint64_t closed_ns;    /* since when its gate is closed; 0: it is not */
-	int64_t taken_ns;      /* since the last decision, before it is charged */
+	int64_t claim_ns;      /* of card time, since the last decision */
+	int64_t taken_ns;      /* ... of which so much is believed, before it is charged */
 	uint64_t ran_since_ns; /* the progress_ns at which ran_ns began */
 	int64_t ran_ns;	       /* card time that its pending work can have had since then */
 	int64_t forced;	       /* launches that were taken for forced ones */
@@ -92,6 +103,21 @@ struct tenant {
 	bool stopped;	     /* got a window and did not use it */
 	uint64_t stopped_ns; /* since when that is known */
 	int64_t piece_ns;    /* recent length of its units of work */
+
+	/* Of lending: lending.c. */
+	bool guest;		  /* its gate is open next to the holder's */
+	bool estimated;		  /* charged by its units of work, not by its claims of time */
+	int64_t pause_ns;	  /* mean */
+	int64_t unit_ns, turn_ns; /* of a unit of work alone, and with its part of a pause; 0:
+				     unknown */
+	int64_t owed_ns;	  /* not charged yet */
+	uint64_t counted;	  /* of seen.submitted */
+	uint64_t learned_ns;	  /* when units were measured last */
+	/* The current measurement: since when, and whether it had work then, ... */
+	uint64_t learn_ns, learn_busy_ns, learn_submitted;
+	bool learn_busy;
+	/* ... and what came of it so far. */
+	int64_t busy_units, learn_units, learn_work_ns, learn_turn_ns;
 
 	/* Of a gang: gang.c. */
 	bool due;	/* it would be its turn */
@@ -116,6 +142,11 @@ struct card {
 			 finished */
 	uint64_t closed_ns; /* since when it is */
 	int64_t awaited_ns; /* ... for at most this long */
+
+	int64_t switch_ns;
+	bool lent;		       /* the window has guests, or may have: lending.c */
+	int64_t lent_ns, lent_work_ns; /* for how long, and what was done meanwhile */
+	uint64_t lend_after_ns;	       /* not before then */
 
 	bool uncontended; /* all gates are open: contention.c */
 	uint64_t contended_ns;

@@ -22,11 +22,12 @@
 #define SETTLE_NS MS /* from a launch that finds its gate open to its record in the account */
 
 static struct shared_card cards[CARDS_MAX];
-static uint32_t time_scale = 1;
+static uint32_t time_scale = 1, switch_ns;
 
-void cards_begin(uint32_t scale)
+void cards_begin(uint32_t scale, uint32_t card_switch_ns)
 {
 	time_scale = scale;
+	switch_ns = card_switch_ns;
 }
 
 uint32_t cards_time_scale(void)
@@ -47,7 +48,7 @@ struct shared_card *shared_card_of(const char *uuid)
 	if (!unused)
 		return NULL;
 	*unused = (struct shared_card){
-		.card = card_new(time_scale),
+		.card = card_new(time_scale, switch_ns),
 		.due_ns = UINT64_MAX,
 		.beat_ns = UINT64_MAX,
 	};

@@ -47,7 +47,7 @@ struct shared_card {
 };
 
 /* The factor of the policy's durations: a simulated card with scaled time. */
-void cards_begin(uint32_t scale);
+void cards_begin(uint32_t scale, uint32_t card_switch_ns);
 uint32_t cards_time_scale(void);
 
 /* The card `uuid`, added if it is unknown; NULL if there is no room for it. */

@@ -2,6 +2,7 @@
 #include "charge.h"
 
 #include "credit.h"
+#include "lending.h"
 
 /* How long the card was busy with the tenant, including other tenants' time slices. The claimed
  * figure is a sum over processes: together they are never busy for longer than has passed. */
@@ -67,9 +68,11 @@ static void correct(const struct card *card, struct tenant *tenant, int64_t pass
 
 static void charge_one(struct tenant *tenant, int64_t ns)
 {
+	const int64_t held_ns = ns + lending_pauses_of(tenant, ns);
+
 	tenant->gate.charged_ns += (uint64_t)ns;
-	tenant->used_ns += ns;
-	tenant->vt += virtual_of(tenant, ns);
+	tenant->used_ns += held_ns;
+	tenant->vt += virtual_of(tenant, held_ns);
 	tenant->credit_ns -= ns;
 }
 
@@ -83,7 +86,7 @@ static void hold(struct card *card, int64_t idle_ns)
 	FOR_EACH_TENANT (card, tenant)
 		if (tenant != holder && tenant->active && tenant->seen.waiting)
 			awaited = true;
-	if (!holder || !awaited || idle_ns <= 0)
+	if (!holder || !awaited || idle_ns <= 0 || holder->estimated)
 		return;
 	holder->used_ns += idle_ns;
 	holder->vt += virtual_of(holder, idle_ns);
@@ -94,13 +97,14 @@ void charge(struct card *card, int64_t passed_ns)
 	int64_t sum_ns = 0, contexts = 0, all_contexts = 0, busy = 0, charged_ns = 0;
 
 	FOR_EACH_TENANT (card, tenant) {
-		tenant->taken_ns = taken_of(tenant, passed_ns);
+		tenant->taken_ns = tenant->claim_ns = taken_of(tenant, passed_ns);
 		tenant->gate.claimed_ns += (uint64_t)tenant->taken_ns;
 		if (tenant->ungated)
 			tenant->gate.ungated_ns += (uint64_t)tenant->taken_ns;
 		if (tenant->taken_ns)
 			all_contexts += tenant->contexts;
 	}
+	lending_charge(card, passed_ns);
 	FOR_EACH_TENANT (card, tenant) {
 		tenant->believed = is_believed(card, tenant, passed_ns, all_contexts);
 		if (tenant->taken_ns == 0 || !tenant->believed)

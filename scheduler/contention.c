@@ -30,7 +30,7 @@ static int64_t claimed(struct card *card)
 	int64_t ns = 0;
 
 	FOR_EACH_TENANT (card, tenant)
-		ns += tenant->taken_ns;
+		ns += tenant->claim_ns;
 	return ns;
 }
 

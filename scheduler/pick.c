@@ -6,8 +6,9 @@
 
 bool pick_wants(const struct card *card, const struct tenant *tenant)
 {
-	return !tenant->share.online && !tenant->stopped && tenant->seen.waiting > 0 &&
-	       !progress_is_stuck(card, tenant) && credit_suffices(card, tenant);
+	return !tenant->share.online && !tenant->stopped &&
+	       (tenant->seen.waiting > 0 || tenant->guest) && !progress_is_stuck(card, tenant) &&
+	       credit_suffices(card, tenant);
 }
 
 static bool may_have_window(const struct card *card, const struct tenant *tenant)

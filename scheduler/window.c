@@ -2,6 +2,7 @@
 #include "window.h"
 
 #include "credit.h"
+#include "lending.h"
 #include "pick.h"
 #include "progress.h"
 
@@ -19,14 +20,15 @@ static bool is_due(struct card *card, int64_t ns)
 /* How long the holder may pause. Longer while it is behind and the next tenant's units of work are
  * long: what that starts in each of the holder's pauses could not be withdrawn, and would leave the
  * holder behind. */
-static int64_t pause_of(
-	const struct card *card, const struct tenant *holder, const struct tenant *next)
+static int64_t pause_of(struct card *card, const struct tenant *holder, const struct tenant *next)
 {
 	if (holder->elsewhere)
 		return GANG_PATIENCE * card->time_scale;
 	if (next && next->piece_ns > SURE * card->time_scale &&
 		next->vt - holder->vt > card->round_ns / 2)
 		return PATIENCE * card->time_scale;
+	if (lending_is_worth(card, holder))
+		return most(IDLE * card->time_scale, 4 * holder->pause_ns);
 	return IDLE * card->time_scale;
 }
 
@@ -61,7 +63,9 @@ static bool is_stuck(struct card *card, const struct tenant *holder)
 /* A tenant that was asleep gets its share back at once, others when they are far behind. */
 static bool is_ahead(struct card *card, const struct tenant *holder, const struct tenant *next)
 {
-	const int64_t far = next->slept ? 0 : card->round_ns * 3 / 2;
+	const int64_t far = next->slept	  ? 0
+			    : next->guest ? card->round_ns / 2
+					  : card->round_ns * 3 / 2;
 
 	if (next->granted && !holder->granted)
 		return true;
@@ -87,8 +91,10 @@ static bool is_used_up(struct card *card, struct tenant *holder, const struct te
 		look_in(card, left_ns);
 		return false;
 	}
-	if (pick_before(next, holder, virtual_of(holder, coming_ns)))
+	if (next->guest ? lending_is_due(card, next)
+			: pick_before(next, holder, virtual_of(holder, coming_ns)))
 		return true;
+	lending_begin(card, holder);
 	holder->window_ns = holder->used_ns + coming_ns + window_of(card, holder);
 	look_in(card, window_of(card, holder));
 	return false;
@@ -172,6 +178,7 @@ static void window_open(struct card *card, struct tenant *tenant)
 	tenant->gate.windows++;
 	card->holder = (int)(tenant - card->tenants);
 	card->closing = false;
+	lending_begin(card, tenant);
 }
 
 static bool close_if_over(struct card *card, struct tenant *holder)
@@ -185,6 +192,7 @@ static bool close_if_over(struct card *card, struct tenant *holder)
 
 void window_withhold(struct card *card)
 {
+	lending_end(card);
 	card->holder = -1;
 	card->closing = false;
 }

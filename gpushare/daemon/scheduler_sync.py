@@ -395,11 +395,14 @@ class SchedulerCommand:
     program: Path
     socket: Path
     time_scale: int = 1  # the factor of its own durations
+    switch_us: int | None = None  # what a switch between tenants takes; None: as on an H200
 
     @property
     def argv(self) -> list[str]:
         """The command line."""
-        options = ("--socket", self.socket, "--time-scale", self.time_scale)
+        options = ["--socket", self.socket, "--time-scale", self.time_scale]
+        if self.switch_us is not None:
+            options += ["--switch-us", self.switch_us]
         return list(map(str, (self.program, *options)))
 
 

@@ -24,7 +24,7 @@ class GatedDevice:
     def __init__(self, clock: Clock, gated: bool, timing: CardTiming | None) -> None:
         self.clock = clock
         self.card = CardHardware(clock, timing)
-        self.policy = CardPolicy() if gated else None
+        self.policy = CardPolicy(switch_ns=self.card.timing.drained_ns) if gated else None
         self.places: list[TenantSlot] = []
         self.gates: list[GateStruct] = []
         self.seen: list[SeenStruct] = []

@@ -14,6 +14,7 @@ SOURCES = (
     "contention",
     "credit",
     "gang",
+    "lending",
     "pick",
     "progress",
     "virtual_time",
@@ -96,7 +97,7 @@ def library() -> ctypes.CDLL:
     card, number, ns = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
     share, seen = ctypes.POINTER(ShareStruct), ctypes.POINTER(SeenStruct)
     for name, result, arguments in (
-        ("new", card, [ctypes.c_uint32]),
+        ("new", card, [ctypes.c_uint32, ctypes.c_uint32]),
         ("free", None, [card]),
         ("add", number, [card, share, ns]),
         ("change", None, [card, number, share, ns]),
@@ -116,9 +117,9 @@ def library() -> ctypes.CDLL:
 class CardPolicy:
     """One struct card."""
 
-    def __init__(self, time_scale: int = 1) -> None:
+    def __init__(self, time_scale: int = 1, switch_ns: int = 160_000) -> None:
         self._library = library()
-        self._card = self._library.card_new(time_scale)
+        self._card = self._library.card_new(time_scale, switch_ns)
         assert self._card
 
     def __del__(self) -> None:

@@ -36,13 +36,15 @@ class AlikeScenario(ModelScenario):
 
 def _alike(
     key: str, shares: tuple[int, ...], depth: int, ns: int, *, sleeps: bool = False,
-    switch_us: int = 30,
+    switch_us: int = 30, pause_us: int = 0,
 ) -> AlikeScenario:  # fmt: skip
     """Tenants that do the same; those that sleep are woken up by the driver, others poll."""
     capped = key.endswith("f")
     parts = f"{'fixed ' * capped}{'/'.join(map(str, shares))}"
     what = f"{parts}, {_length(ns)}, synchronised after {depth}"
     wake_ns = SLEEPS_NS if sleeps else POLLS_NS
+    if pause_us:
+        wake_ns = (pause_us * US - 35 * US, pause_us * US + 5 * US)
     tenants = tuple(
         Runs(
             chr(ord("a") + at),
@@ -51,7 +53,7 @@ def _alike(
         )
         for at, each in enumerate(shares)
     )
-    what += ", sleeping" * sleeps
+    what += ", sleeping" * sleeps + f" for {pause_us} us" * bool(pause_us)
     timing = CardTiming()
     if switch_us != 30:
         what += f", {switch_us} us a switch"
@@ -74,13 +76,18 @@ SLEEPING = tuple(
     for depth, ns in ((1, 20 * US), (8, 20 * US), (1, 100 * US), (8, 100 * US), (1, 500 * US))
 )
 SWITCHES = tuple(
-    _alike(key, shares, depth, ns, sleeps=True, switch_us=switch_us)
-    for switch_us in (0, 30, 160)
-    for key, shares, depth, ns in (
-        (f"S1-200-{switch_us}", (30, 70), 1, 200 * US),
-        (f"T8-20-{switch_us}", (25, 25, 25, 25), 8, 20 * US),
+    _alike(
+        f"{key}{depth}-{ns // US}-{pause_us}-{switch_us}", shares, depth, ns,
+        sleeps=True, switch_us=switch_us, pause_us=pause_us,
     )
-)
+    for switch_us, pause_us, key, shares, depth, ns in (
+        *((us, 85, "S", (30, 70), 1, 200 * US) for us in (0, 30, 160)),
+        *((us, 85, "T", (25, 25, 25, 25), 8, 20 * US) for us in (0, 30, 160)),
+        (30, 200, "S", (30, 70), 1, 200 * US),
+        (30, 200, "T", (25, 25, 25, 25), 8, 20 * US),
+        (160, 450, "S", (30, 70), 1, 500 * US),
+    )
+)  # fmt: skip
 
 _STEADY = Runs("steady", training(100 * US), ShareStruct(700))
 MIXED = (

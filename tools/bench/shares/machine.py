@@ -20,6 +20,7 @@ from gpushare import simulator
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.install import InstallSource
+from gpushare.simulator.device_file import load_profile
 from tools.bench.native import ROOT, compile_program
 from tools.bench.tenant import entering
 from tools.bench.turns import BenchError
@@ -73,6 +74,7 @@ class SimulatedMachine:
         self._folder = folder
         self._slow = slow
         made = simulator.create(folder, profile, time_scale=slow)
+        self._switch_us = load_profile(profile)["switch_drained_ns"] // 1000
         self._device, (self._uuid,) = made.device, made.uuids
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._scheduling: Scheduling | None = None
@@ -82,7 +84,9 @@ class SimulatedMachine:
         with contextlib.ExitStack() as stack:
             if shared:
                 socket = self._folder / "scheduler.sock"
-                self._scheduling = stack.enter_context(Scheduling.started(socket, self._slow))
+                self._scheduling = stack.enter_context(
+                    Scheduling.started(socket, self._slow, self._switch_us)
+                )
                 for tenant in tenants:
                     self._admit(tenant, stack)
                 self._scheduling.tell()

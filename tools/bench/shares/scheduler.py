@@ -28,11 +28,11 @@ class Scheduling:
 
     @classmethod
     @contextmanager
-    def started(cls, socket: Path, slow: float) -> Iterator[Scheduling]:
+    def started(cls, socket: Path, slow: float, switch_us: int) -> Iterator[Scheduling]:
         """Start one, and end it afterwards."""
         program = InstallSource.of_package().programs / "gpushare-scheduler"
         try:
-            scheduler = Scheduler.start(SchedulerCommand(program, socket, round(slow)))
+            scheduler = Scheduler.start(SchedulerCommand(program, socket, round(slow), switch_us))
         except SchedulerLost as error:
             raise BenchError(str(error)) from error
         try:
