@@ -3,7 +3,8 @@
 
 `--gate` leaves the tests that a change most likely breaks: all of unit, c and threads but those
 marked `thorough`, and of system those marked `gate`. What `needs` a program that `./dev setup`
-does not bring is not among them. The gate skips nothing: a test that skips itself has failed.
+does not bring is not among them. The gate skips nothing: a test that skips itself has failed. What
+runs on NVIDIA's own driver is left out where that could not be fetched, and the gate says so.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+import nvidia_packages
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from tests import leftovers
+from tests.real_driver import RealDriver
 from tests.stack import forked
 from tests.stack.program import Missing, find
 from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
@@ -231,8 +234,26 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(release, marks=[pytest.mark.real_driver, *slow])
+        for release in nvidia_packages.releases()
+        for slow in [[pytest.mark.thorough] if release != nvidia_packages.GATE else []]
+    ],
+)
+def real_driver(request: pytest.FixtureRequest) -> RealDriver:
+    """Each release of NVIDIA's user-space driver; in the gate one."""
+    return RealDriver(request.param)
+
+
 class GateOnly:
     """Leaves the gate's tests, and fails those that skip themselves."""
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say that NVIDIA's driver could not be fetched."""
+        if not RealDriver(nvidia_packages.GATE).is_there:
+            terminalreporter.write_line(f"skipped what runs on {RealDriver.MISSING}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
@@ -258,6 +279,8 @@ class GateOnly:
 def _is_of_the_gate(item: pytest.Item) -> bool:
     if any(item.iter_markers("needs")) or any(item.iter_markers("thorough")):
         return False
+    if any(item.iter_markers("real_driver")) and not RealDriver(nvidia_packages.GATE).is_there:
+        return False
     return not item.nodeid.startswith(SYSTEM) or any(item.iter_markers("gate"))
 
 
@@ -267,6 +290,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     missing = [name for name in names if not _is_there(name)]
     if missing:
         pytest.fail(f"{' '.join(missing)} missing: ./dev setup --all", pytrace=False)
+    if any(item.iter_markers("real_driver")) and not RealDriver(_release_of(item)).is_there:
+        pytest.fail(RealDriver.MISSING, pytrace=False)
+
+
+def _release_of(item: pytest.Item) -> str:
+    return str(item.callspec.params["real_driver"])  # type: ignore[attr-defined]
 
 
 def _is_there(name: str) -> bool:

@@ -4,11 +4,14 @@
 Usage: `python3 packaging/setup BUILD [--plan] [PART...]`
        `python3 packaging/setup BUILD --debian [ROOT...]`
        `python3 packaging/setup BUILD --helm`
+       `python3 packaging/setup BUILD --real-driver [RELEASE...]`
 
 BUILD is the directory for everything that is built. The first form installs the programs that
 `./dev test` needs, and those of PARTs (plan.py), for example `all`; --plan only prints the steps.
 --debian creates the Debian roots of these names (debian.py), or all; it requires that everything
 else is installed. --helm downloads helm and kubectl with the pip of the Python that runs this.
+--real-driver downloads NVIDIA's user-space driver (nvidia_packages.py), all releases or those that
+are named, and prints where they are.
 Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
 """
 
@@ -23,6 +26,7 @@ import apply
 import debian
 import helm
 import machine
+import nvidia_packages
 import plan
 
 
@@ -36,6 +40,8 @@ def main(argv: list[str]) -> int:
         if not helm.is_made(build):
             helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
         return 0
+    if "--real-driver" in argv[1:]:
+        return _get_driver(build, argv[argv.index("--real-driver") + 1 :])
     parts = argv[1:]
     facts = machine.read(tools, parts)
     todo = plan.make(facts, machine.simulate, parts)
@@ -76,6 +82,16 @@ def _make_debian(build: Path, names: list[str]) -> int:
         return 3
     for recipe in missing:
         debian.make(build, recipe, build / "log" / "debian.log")
+    return 0
+
+
+def _get_driver(build: Path, releases: list[str]) -> int:
+    for release in releases or nvidia_packages.releases():
+        folder = nvidia_packages.place(build, release)
+        if not folder.exists():
+            apply.say(f"NVIDIA's user-space driver {release}, from {nvidia_packages.POOL}")
+            nvidia_packages.make(build, release)
+        print(folder)
     return 0
 
 

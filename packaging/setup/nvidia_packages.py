@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gets NVIDIA's user-space driver, which tests compare with the simulator, in several releases.
+
+It comes from Debian's non-free section, to the machine of the developer who runs the tests. It is
+not free software: nothing of it may enter this repository or a package of gpushare. It is put into
+BUILD/real-driver with its licences, where no loader finds it, and never installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import platform
+import re
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import apply
+
+POOL = "http://deb.debian.org/debian/pool/non-free/n/"
+PINS = Path(__file__).with_name("nvidia_packages.txt")
+SECONDS = 20
+_LIBRARY = re.compile(r"(lib(cuda|nvidia-ml)\.so)\.\d+\.\d+(\.\d+)?")
+_PROGRAM = re.compile(r"nvidia-(smi|cuda-mps-(control|server))")
+_ARCHIVE_MAGIC = b"!<arch>\n"
+_MEMBER_HEADER_BYTES = 60
+
+
+def releases(pins: Path = PINS) -> dict[str, dict[str, str]]:
+    """Return the releases: of each the packages below the pool, with their SHA-256."""
+    found: dict[str, dict[str, str]] = {}
+    for line in pins.read_text(encoding="ascii").splitlines():
+        if not line.startswith("#"):
+            release, package, sha256 = line.split()
+            found.setdefault(release, {})[package] = sha256
+    return found
+
+
+#: What the gate fetches. All are fetched for `./dev test --all`.
+GATE = "535"
+
+
+def place(build: Path, release: str) -> Path:
+    """Return the folder of a release: lib/ and bin/ are in it. Its name changes with the pins."""
+    digest = hashlib.sha256(" ".join(releases()[release].values()).encode()).hexdigest()
+    return build / "real-driver" / f"{release}-{digest[:12]}"
+
+
+def make(build: Path, release: str, pool: str = POOL) -> None:
+    """Download and unpack one release; StepError where that fails."""
+    if platform.machine() != "x86_64":
+        raise apply.StepError(f"NVIDIA's driver {release}: only for x86_64")
+    target = place(build, release)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".draft-", dir=target.parent) as name:
+        draft = Path(name, release)
+        for package, sha256 in releases()[release].items():
+            _unpack(_download(pool + package, sha256), package, draft)
+        if not target.exists():  # by another run
+            draft.replace(target)
+
+
+def _download(url: str, sha256: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS) as answer:  # noqa: S310 - of POOL
+            content = bytes(answer.read())
+    except OSError as error:
+        raise apply.StepError(f"{url}: {error}") from error
+    if (found := hashlib.sha256(content).hexdigest()) != sha256:
+        raise apply.StepError(f"{url}: SHA-256 {found} instead of {sha256}: not unpacked")
+    return content
+
+
+def _unpack(package: bytes, name: str, folder: Path) -> None:
+    (data,) = (part for title, part in _members(package) if title.startswith("data.tar"))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            if member.isfile() and (to := _destination(member, name)):
+                content = archive.extractfile(member)
+                assert content is not None
+                (folder / to).parent.mkdir(parents=True, exist_ok=True)
+                (folder / to).write_bytes(content.read())
+                (folder / to).chmod(member.mode)
+
+
+def _destination(member: tarfile.TarInfo, package: str) -> str | None:
+    file = PurePosixPath(member.name).name
+    if library := _LIBRARY.fullmatch(file):
+        return f"lib/{library[1]}.1"
+    if _PROGRAM.fullmatch(file) and member.mode & 0o100:
+        return f"bin/{file}"
+    return f"copyright/{PurePosixPath(package).stem}" if file == "copyright" else None
+
+
+def _members(package: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each part of an ar archive, which a Debian package is."""
+    assert package.startswith(_ARCHIVE_MAGIC)
+    at = len(_ARCHIVE_MAGIC)
+    while at < len(package):
+        header = package[at : at + _MEMBER_HEADER_BYTES]
+        size = int(header[48:58])
+        at += _MEMBER_HEADER_BYTES
+        yield header[:16].decode().strip(), package[at : at + size]
+        at += size + size % 2

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the driver's libraries that the loader finds one question, and prints the answer.
+
+A program of its own: the question comes on standard input. Both are JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+UNTOUCHED = 7
+CUDA_CODES, NVML_CODES = range(1001), range(1001)
+EXPORT_TABLES = (bytes(16), bytes(range(16)))
+
+
+def address(library: ctypes.CDLL, name: str) -> int | None:
+    try:
+        return ctypes.cast(getattr(library, name), c_void_p).value
+    except AttributeError:
+        return None
+
+
+def symbols(library: str, names: list[str]) -> list[list[str]]:
+    """Those of `names` that dlsym finds with a handle, and with RTLD_DEFAULT."""
+    places = [ctypes.CDLL(library, ctypes.RTLD_GLOBAL), ctypes.CDLL(None)]
+    return [[name for name in names if address(place, name)] for place in places]
+
+
+def aliases(names: list[str]) -> dict[int, str]:
+    """The first name of each address, in the library and in what is behind it."""
+    handles = [ctypes.CDLL(path) for path in libraries_loaded()]
+    return {
+        found: name
+        for name in sorted(names, reverse=True)
+        for handle in handles
+        if (found := address(handle, name))
+    }
+
+
+def libraries_loaded() -> list[str]:
+    paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    return [path for path in sorted(paths) if "libcuda.so" in path]
+
+
+def lookups(names: list[str], versions: list[int], known: list[str]) -> dict[str, list[Any]]:
+    """Each answer, with the first of the versions for which it is given."""
+    library = ctypes.CDLL("libcuda.so.1")
+    at = aliases(known)
+    forms = [form for form in ("cuGetProcAddress", "cuGetProcAddress_v2") if address(library, form)]
+    answers = {}
+    for form in forms:
+        function = getattr(library, form)
+        function.argtypes = (c_char_p, c_void_p, c_int, c_uint64, c_void_p)
+        for name in names:
+            for flags in (0, 1, 2, 3, 4):
+                rows: list[Any] = []
+                for version in versions:
+                    found, status = c_void_p(UNTOUCHED), c_int(-1)
+                    result = function(name.encode(), byref(found), version, flags, byref(status))
+                    answer = [result, at.get(found.value or 0, found.value), status.value]
+                    if not rows or rows[-1][1:] != answer:
+                        rows.append([version, *answer])
+                answers[f"{form} {name} {flags}"] = rows
+    return answers
+
+
+def calls() -> dict[str, Any]:
+    """What is answered before and after a cuInit that finds no card."""
+    library = ctypes.CDLL("libcuda.so.1")
+    said = {}
+    for when in ("before", "after"):
+        pointer, number = c_void_p(UNTOUCHED), c_int(-1)
+        free, total = c_size_t(), c_size_t()
+        said[when] = {
+            "cuMemGetInfo_v2": library.cuMemGetInfo_v2(byref(free), byref(total)),
+            "cuMemGetInfo_v2, null": library.cuMemGetInfo_v2(None, None),
+            "cuDeviceGetCount": library.cuDeviceGetCount(byref(number)),
+            "cuDeviceGet": library.cuDeviceGet(byref(number), 0),
+            "cuCtxGetCurrent": library.cuCtxGetCurrent(byref(pointer)),
+            "cuMemAlloc_v2": library.cuMemAlloc_v2(byref(pointer), c_size_t(1)),
+            "cuDriverGetVersion": library.cuDriverGetVersion(byref(number)),
+            "version": number.value,
+            "cuGetExportTable": [export_table(library, each) for each in EXPORT_TABLES],
+        }
+        said["cuInit"] = library.cuInit(0)
+    said["flags"] = library.cuInit(1)
+    return said
+
+
+def export_table(library: ctypes.CDLL, uuid: bytes) -> list[int | None]:
+    """The status for a table that nobody has."""
+    table = c_void_p(UNTOUCHED)
+    return [library.cuGetExportTable(byref(table), uuid), table.value]
+
+
+def errors() -> dict[str, list[Any]]:
+    library = ctypes.CDLL("libcuda.so.1")
+    said = {}
+    for code in CUDA_CODES:
+        for form in ("cuGetErrorName", "cuGetErrorString"):
+            text = c_char_p(b"")
+            result = getattr(library, form)(code, byref(text))
+            said[f"{form} {code}"] = [result, text.value and text.value.decode()]
+    return said
+
+
+def nvml() -> dict[str, Any]:
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    library.nvmlErrorString.restype = c_char_p
+    said: dict[str, Any] = {}
+    for when in ("before", "after"):
+        text, number = ctypes.create_string_buffer(80), c_int(-1)
+        handle = c_void_p()
+        said[when] = {
+            "nvmlShutdown": library.nvmlShutdown(),
+            "nvmlSystemGetNVMLVersion": library.nvmlSystemGetNVMLVersion(text, 80),
+            "nvmlSystemGetDriverVersion": library.nvmlSystemGetDriverVersion(text, 80),
+            "nvmlSystemGetCudaDriverVersion": library.nvmlSystemGetCudaDriverVersion(byref(number)),
+            "nvmlDeviceGetCount_v2": library.nvmlDeviceGetCount_v2(byref(number)),
+            "nvmlDeviceGetHandleByIndex_v2": library.nvmlDeviceGetHandleByIndex_v2(
+                0, byref(handle)
+            ),
+        }
+        said["init"] = [
+            library.nvmlInit(),
+            library.nvmlInit_v2(),
+            *map(library.nvmlInitWithFlags, (0, 1, 2)),
+        ]
+    said["errors"] = [library.nvmlErrorString(code).decode() for code in NVML_CODES]
+    return said
+
+
+QUESTIONS = {each.__name__: each for each in (symbols, lookups, calls, errors, nvml)}
+
+if __name__ == "__main__":
+    name, *arguments = json.load(sys.stdin)
+    json.dump(QUESTIONS[name](*arguments), sys.stdout)
