@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from libhook.table.coverage import exported
+from libhook.table.coverage import exported, undeclared
 from libhook.table.elf import NotElf, read
 from libhook.table.headers import RELEASES, DownloadError, Release, releases
 from libhook.table.symbols import (
@@ -172,7 +172,8 @@ def unknown(library: Path) -> list[str]:
 
     Raises NotElf where it is no library, OSError where it cannot be read.
     """
-    return sorted(filter(OF_DRIVER.fullmatch, read(library).exported - set(exported())))
+    known = {*exported(), *undeclared()}
+    return sorted(filter(OF_DRIVER.fullmatch, read(library).exported - known))
 
 
 def compare(library: Path) -> int:

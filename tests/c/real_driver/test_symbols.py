@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from libhook.table import elf
+from libhook.table import elf, generate
 from libhook.table.coverage import exported
 from tests.real_driver import RealDriver
 from tools.gpu.symbols import cuda_lines
@@ -39,3 +39,8 @@ def test_the_driver_has_what_the_table_gives_its_version(
     due = {line.symbol for line in cuda_lines() if line.version <= version} - NOWHERE
     there = elf.read(real_driver.libraries / "libcuda.so.1").exported
     assert there & {line.symbol for line in cuda_lines()} == due
+
+
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_every_function_of_the_driver_is_classified(library: str, real_driver: RealDriver) -> None:
+    assert generate.unknown(real_driver.libraries / library) == []
