@@ -33,29 +33,29 @@ static unsigned int clamp(uint64_t bytes)
 CUDA(cuMemGetInfo_v2, (size_t *free, size_t *total))
 {
 	uint64_t slice_free, slice_total;
+	CUresult result = view_current(&slice_free, &slice_total);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (!free || !total)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = view_current(&slice_free, &slice_total);
-	if (result == CUDA_SUCCESS) {
-		*free = slice_free;
-		*total = slice_total;
-	}
-	return result;
+	*free = slice_free;
+	*total = slice_total;
+	return CUDA_SUCCESS;
 }
 
 CUDA(cuMemGetInfo, (unsigned int *free, unsigned int *total))
 {
 	uint64_t slice_free, slice_total;
+	CUresult result = view_current(&slice_free, &slice_total);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (!free || !total)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = view_current(&slice_free, &slice_total);
-	if (result == CUDA_SUCCESS) {
-		*free = clamp(slice_free);
-		*total = clamp(slice_total);
-	}
-	return result;
+	*free = clamp(slice_free);
+	*total = clamp(slice_total);
+	return CUDA_SUCCESS;
 }
 
 /* A device that the tenant was not granted shows its real values: nothing can be allocated on

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's libraries answer without a card, a share does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tools.gpu.symbols import cuda_lines
+
+from .conftest import Place
+from .test_symbols import NOWHERE
+
+NO_DEVICE = 100
+#: Names that no driver answers to: empty, as cudart asks, with a suffix, and in no header.
+NO_NAMES = ("", "cuNoSuchThing", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemGetAttribute")
+#: How many of the table's versions the gate passes over.
+STEP = 6
+
+
+@pytest.fixture
+def lookups(request: pytest.FixtureRequest) -> tuple[object, ...]:
+    """Names, versions and symbols: in the gate some of the versions, otherwise all."""
+    lines = [line for line in cuda_lines() if line.symbol not in NOWHERE]
+    versions = sorted({line.version for line in lines})
+    if request.config.getoption("gate"):
+        versions = versions[::STEP]
+    names = sorted({*NO_NAMES, *(line.name for line in lines)})
+    return "lookups", names, [0, *versions, 99999, -1], [line.symbol for line in lines]
+
+
+def test_a_share_looks_up_what_the_driver_does(
+    lookups: tuple[Any, ...], bare: Place, share: Place
+) -> None:
+    answers = bare.ask(*lookups)
+    assert len(answers) > len(lookups[1])
+    assert share.ask(*lookups) == answers
+
+
+def test_without_a_card_a_share_has_none(bare: Place, share: Place) -> None:
+    said = bare.ask("calls")
+    assert said["cuInit"] == NO_DEVICE
+    assert share.ask("calls") == said
+
+
+def test_a_share_has_the_driver_s_words_for_errors(bare: Place, share: Place) -> None:
+    assert share.ask("errors") == bare.ask("errors")
+    assert share.ask("nvml") == bare.ask("nvml")
