@@ -69,7 +69,7 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
 	REQUIRE(table && id, CUDA_ERROR_INVALID_VALUE);
 	*table = NULL;
-	return CUDA_ERROR_NOT_FOUND;
+	return CUDA_ERROR_INVALID_VALUE; /* as for an identifier that a driver does not know */
 }
 
 void trace_unsupported(const char *symbol)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Looking up a function by name, CUDA version and stream form, in the generated table. A driver
- * knows no name newer than itself, and takes no version above its own (an H100 with driver 580).
+ * knows no name newer than itself. Driver 580 (on an H100) takes no version above its own; 470 to
+ * 555 (without a card) take every version. Which of those between do is unknown.
  */
 #include "driver.h"
 
@@ -28,6 +29,7 @@ static struct entry entries[] = {
 #undef CUDA_SYMBOL
 };
 
+#define FIRST_STRICT 13000 /* the CUDA version of the first driver that refuses newer ones */
 #define ENTRIES (sizeof(entries) / sizeof(*entries))
 
 /* By name; the address keeps lines of one name in the table's rising order of version. */
@@ -72,7 +74,7 @@ static const struct entry *choose(
 	for (const struct entry *entry = first;
 		entry < entries + ENTRIES && strcmp(entry->name, first->name) == 0; entry++) {
 		has_threads |= entry->flavour == PER_THREAD && entry->version <= driver;
-		if (entry->version > version)
+		if ((unsigned int)entry->version > (unsigned int)version || entry->version > driver)
 			continue;
 		if (entry->flavour == PER_THREAD)
 			threaded = entry;
@@ -93,7 +95,9 @@ static int driver_version(void)
 /* A negative version is taken for a large one. */
 static bool is_taken(int version)
 {
-	return (unsigned int)version <= (unsigned int)driver_version();
+	const unsigned int driver = (unsigned int)driver_version();
+
+	return driver < FIRST_STRICT || (unsigned int)version <= driver;
 }
 
 static CUdriverProcAddressQueryResult look_up(

@@ -52,8 +52,8 @@ nvmlReturn_t nvmlShutdown(void)
 	int count = atomic_load(&initialised);
 
 	do {
-		if (count == 0)
-			return NVML_ERROR_UNINITIALIZED;
+		if (count == 0) /* no error to drivers 470 to 555 */
+			return NVML_SUCCESS;
 	} while (!atomic_compare_exchange_weak(&initialised, &count, count - 1));
 	return NVML_SUCCESS;
 }
@@ -67,7 +67,7 @@ const char *nvmlErrorString(nvmlReturn_t result)
 #include "table/nvml_result.inc"
 #undef NVML_RESULT
 	}
-	return "unknown";
+	return "Unknown Error";
 }
 
 nvmlReturn_t text_out(char *to, unsigned int length, const char *text)
@@ -84,12 +84,18 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 	return text_out(version, length, device->header.driver_version);
 }
 
-/* NVML's own version is the CUDA major version and the driver's. */
+static bool is_told_early(void)
+{
+	return device_attach_child() == DEVICE_READY && device->header.cuda_version >= 12020;
+}
+
+/* NVML's own version is the CUDA major version and the driver's. Drivers from CUDA 12.2 on tell it
+ * before nvmlInit. */
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
 	char text[96];
 
-	REQUIRE(library_status() == NVML_SUCCESS, library_status());
+	REQUIRE(library_status() == NVML_SUCCESS || is_told_early(), library_status());
 	snprintf(text, sizeof(text), "%u.%s", device->header.cuda_version / 1000,
 		device->header.driver_version);
 	return text_out(version, length, text);

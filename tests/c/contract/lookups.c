@@ -10,6 +10,9 @@
 
 enum { NONE, LEGACY, PER_THREAD, UNTOUCHED = 77 };
 
+/* Drivers up to CUDA 12.5 take a version above their own, 13.0 does not. */
+enum { FIRST_STRICT = 13000 };
+
 static const struct line {
 	const char *symbol, *name;
 	int version, stream;
@@ -67,7 +70,8 @@ static const char *expected(const char *name, int version, uint64_t flags, int d
  * has one. */
 static bool differs(const char *name, int version, uint64_t flags, int driver, bool exact)
 {
-	const char *symbol = version > driver ? NULL : expected(name, version, flags, driver);
+	const bool is_refused = version > driver && driver >= FIRST_STRICT;
+	const char *symbol = is_refused ? NULL : expected(name, version, flags, driver);
 	void *wanted = symbol ? dlsym(library, symbol) : NULL, *found = NULL;
 	CUdriverProcAddressQueryResult status;
 	memset(&status, UNTOUCHED, sizeof(status));
@@ -75,7 +79,7 @@ static bool differs(const char *name, int version, uint64_t flags, int driver, b
 	CUresult result = find(name, &found, version, flags, &status);
 	bool is_right;
 
-	if (version > driver)
+	if (is_refused)
 		is_right = result == CUDA_ERROR_INVALID_VALUE && status == untouched;
 	else if (has_status) /* this form never fails for want of a function */
 		is_right = result == CUDA_SUCCESS && status != untouched &&

@@ -71,10 +71,3 @@ def test_the_interposer_library(case: str, program: str, filters: Path, tmp_path
         assert status == 1, "it holds"
     else:
         assert (status, said) == (0, "")
-
-
-@pytest.mark.parametrize("version", ["11.8", "12.0", "12.4", "12.8"])
-def test_the_look_ups_of_other_drivers(version: str, program: str, tmp_path: Path) -> None:
-    env = dict(simulator.create(tmp_path, "h200", cuda_version=version).env)
-    env["LD_LIBRARY_PATH"] = str(device_file.libraries())
-    assert run(program, "every_name_is_looked_up_as_the_table_says", env) == (0, "")

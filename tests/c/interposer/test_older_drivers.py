@@ -16,8 +16,9 @@ from tools.gpu.symbols import cuda_lines
 from .conftest import T4, SimulatedContainer
 from .container import ProgramContainer
 
-#: A driver before cuGetProcAddress_v2, one in between, one older than the table and the newest.
-VERSIONS = ("11.8", "12.4", "13.0", "13.5")
+#: A driver before cuGetProcAddress_v2, and what tests/c/real_driver has no real one of: one older
+#: than the table, and the newest.
+VERSIONS = ("11.8", "13.0", "13.5")
 
 # As programs probe: a name by dlsym, and with cuGetProcAddress each name at each version of it.
 PROBE = """

@@ -62,9 +62,12 @@ def share(filters: Path, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def simulated(bare: Place, tmp_path: Path) -> Place:
+def simulated(real_driver: RealDriver, bare: Place, tmp_path: Path) -> Place:
     """The simulator of the same CUDA version."""
     version = bare.ask("calls")["before"]["version"]
     release = f"{version // 1000}.{version % 1000 // 10}"
-    machine = simulator.create(tmp_path / "machine", "h200", cuda_version=release)
+    driver = f"{real_driver.release}.10"
+    machine = simulator.create(
+        tmp_path / "machine", "h200", driver_version=driver, cuda_version=release
+    )
     return Place(device_file.libraries(), dict(machine.env))

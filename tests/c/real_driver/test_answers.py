@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's libraries answer without a card, a share does."""
+"""What NVIDIA's libraries answer without a card, a share does, and the simulator for its part."""
 
 from __future__ import annotations
 
@@ -38,10 +38,26 @@ def test_a_share_looks_up_what_the_driver_does(
     assert share.ask(*lookups) == answers
 
 
+def test_the_simulator_looks_up_what_the_driver_does(
+    lookups: tuple[Any, ...], bare: Place, simulated: Place
+) -> None:
+    answers, of_simulator = bare.ask(*lookups), simulated.ask(*lookups)
+    assert answers
+    different = {key: (answers[key], of_simulator.get(key)) for key in answers}
+    assert {key: pair for key, pair in different.items() if pair[0] != pair[1]} == {}
+
+
 def test_without_a_card_a_share_has_none(bare: Place, share: Place) -> None:
     said = bare.ask("calls")
     assert said["cuInit"] == NO_DEVICE
     assert share.ask("calls") == said
+
+
+def test_the_simulator_answers_as_the_driver_before_it_is_initialized(
+    bare: Place, simulated: Place
+) -> None:
+    assert simulated.ask("calls")["before"] == bare.ask("calls")["before"]
+    assert simulated.ask("nvml")["before"] == bare.ask("nvml")["before"]
 
 
 def test_a_share_has_the_driver_s_words_for_errors(bare: Place, share: Place) -> None:
