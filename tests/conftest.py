@@ -29,12 +29,13 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-from tests import leftovers
+from tests import leftovers, properties
 from tests.real_driver import RealDriver
 from tests.stack import forked
 from tests.stack.program import Missing, find
 from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
 
+properties.load_profile()
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 #: Where `./dev test --all` says what came of it.

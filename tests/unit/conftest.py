@@ -7,11 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import properties
-
 from . import purity
 
-properties.load_profile()
 purity.watch()
 
 
