@@ -141,11 +141,7 @@ class FileConversion:
                     self.reasons.append((error.line, str(error)))
 
     def _locate(self, container: Container) -> LocatedRequest | None:
-        try:
-            located = locate_request(container, self.target.dialect)
-        except QuotaError as error:
-            self.reasons.append((container.line, str(error)))
-            return None
+        located = locate_request(container, self.target.dialect)
         for problem in located.request.problems:
             line = container.line if problem.value is None else problem.value.line
             self.reasons.append((line, refusal_text(problem)))

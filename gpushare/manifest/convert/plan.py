@@ -89,10 +89,9 @@ class DocumentEdits:
         self._tree: DocumentTree | None = None
 
     def at(self, path: KeyPath) -> YamlNode:
-        """Return the node at `path`; KeyError where there is none."""
+        """Return the node at `path`, which is there."""
         node = find(self._root, path)
-        if node is None:
-            raise KeyError(path)
+        assert node is not None
         return node
 
     def remove(self, path: KeyPath) -> None:
@@ -660,8 +659,6 @@ class RemovedComments:
 @functools.lru_cache(1024)
 def is_plain(text: str) -> bool:
     """Whether YAML reads `text` without quotes as this string, in a block and in braces."""
-    if text != text.strip() or "\n" in text:
-        return False
     try:
         return bool(yaml.safe_load(f"{{k: {text}}}") == {"k": text} == yaml.safe_load(f"k: {text}"))
     except yaml.YAMLError:

@@ -95,10 +95,7 @@ class LocatedRequest:
 
 
 def locate_request(container: Container, dialect: str) -> LocatedRequest:
-    """Return what `container` requests; `dialect` is the target's, empty for our own keys.
-
-    QuotaError if the request cannot be read.
-    """
+    """Return what `container` requests; `dialect` is the target's, empty for our own keys."""
     request = request_of(container, strict=False)
     to_convert, kept, own, alone = [], [], [], []
     for spoken in request.dialects:

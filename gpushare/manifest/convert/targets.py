@@ -104,8 +104,6 @@ def _whole_percent(value: Value) -> RenderedValue:
     less = int(value)
     if less == value:
         return RenderedValue(str(less))
-    if not less:
-        raise Untranslatable(f"HAMi takes whole percent, and this is {format_percent(value)}")
     return RenderedValue(str(less), f"{format_percent(value)}, rounded down to {less}")
 
 

@@ -77,25 +77,6 @@ def test_a_missing_config_map_is_found_if_its_group_is_there_or_is_named() -> No
     assert missing in findings(listed(only), "hami-nvidia")
 
 
-def test_config_maps_that_contradict_each_other_are_found() -> None:
-    def found(*changed: dict[str, Any]) -> list[str]:
-        maps = list(config_maps(["gpu-manager"]))
-        for number, values in enumerate(changed):
-            maps[number]["data"] |= values
-            for label in [name for name in maps[number]["metadata"]["labels"] if "group" in name]:
-                maps[number]["metadata"]["labels"][label] = maps[number]["data"]["group"]
-        return [one for one in findings(listed(maps)) if not one.startswith("info: ")]
-
-    key = "tencent.com/vcuda-core"
-    assert any("delete one of the two" in one.lower() for one in found({}, {"key": key}))
-    assert found({}, {"group": "other"}) == [
-        f"warning: data.group=other: differs from that of {key}, gpu-manager. Write gpu-manager."
-    ]
-    assert found({"relatedResources": "a"}) == [
-        "warning: data.relatedResources=a: does not have tencent.com/vcuda-memory. Add them."
-    ]
-
-
 ALAUDA = """\
     apiVersion: v1
     kind: ConfigMap

@@ -197,72 +197,34 @@ def test_a_document_that_would_lose_a_comment_is_refused() -> None:
     assert "f.yaml:2: the comment # mine would be lost" in refused(text)
 
 
-def containers(*parts: str, spec: str = "", annotations: str = "{}") -> str:
-    """Return a pod with several containers that request a GPU, in flow style."""
-    listed = ", ".join(f"{{{part}image: i, resources: {{limits: {LIMITS}}}}}" for part in parts)
-    return (
-        f"kind: Pod\nmetadata: {{name: p, annotations: {annotations}}}\n"
-        f"spec:\n  {spec}containers: [{listed}]\n"
-    )
-
-
-LONG = "c" * 55
+A_GPU = f"image: i, resources: {{limits: {LIMITS}}}"
 
 
 @pytest.mark.parametrize(
-    ("text", "target", "why"),
+    ("names", "why"),
     [
-        (containers("name: c, ", ""), "gpushare", "a request needs the container's name; add one"),
-        (
-            containers("name: c, ", "name: c, "),
-            "gpushare",
-            "two containers of this pod are named c; rename one",
-        ),
-        (
-            containers(f"name: {LONG}, ", "name: d, "),
-            "gpushare",
-            f"the annotation gpushare.io/container.{LONG}.memory is too long for Kubernetes",
-        ),
-        (
-            containers("name: c, ", annotations="[a]"),
-            "gpushare",
-            "f.yaml:2: annotations is not a mapping; write one",
-        ),
-        (
-            "kind: Pod\nspec: {containers: [{resources: {limits: {nvidia.com/gpumem: 1}}}]}",
-            "gpushare",
-            "cannot be recognized as a container without its resources; add its image",
-        ),
-        (containers("name: c, ") + "{a: b}: c\n", "gpushare", "f.yaml:5: a key that is not a text"),
-        (
-            containers("name: c, ") + f"# {'x' * (1 << 20)}\n",
-            "gpushare",
-            "this document is larger than 1 MiB; split it into several",
-        ),
-        (
-            containers("name: c, ") + "at: !!timestamp 2001-99-99\n",
-            "gpushare",
-            "ruamel.yaml cannot read it: month must be in 1..12",
-        ),
-        (
-            pod("", "{gpushare.io/profile: small}"),
-            "hami",
-            "only the node knows its profile small; request memory and cores",
-        ),
-        (
-            pod("", "{gpushare.io/memory-percent: '0.5'}"),
-            "hami",
-            "c: its kind would change; remove that key and convert again",
-        ),
-        (
-            pod("env: [{name: CUDA_DEVICE_SM_LIMIT, value: many}]"),
-            "hami",
-            "env CUDA_DEVICE_SM_LIMIT=many",
-        ),
+        ("{name: c, %}, {%}", "a request needs the container's name; add one"),
+        ("{name: c, %}, {name: c, %}", "two containers of this pod are named c; rename one"),
+        (f"{{name: c, %}}, {{name: {'d' * 55}, %}}", "is too long for Kubernetes; rename the"),
+        ("{%, image: }", "recognized as a container without its resources; add its image"),
+        ("{name: c, %}]\n{a: b}: [c", "f.yaml:5: a key that is not a text; render the template"),
+        (f"{{name: c, %}}] # {'x' * (1 << 20)}\nd: [", "is larger than 1 MiB; split it"),
+        ("{name: c, %}]\nat: [!!timestamp 2001-99-99", "read it: month must be in 1..12"),
     ],
 )
-def test_a_file_that_cannot_be_converted_is_refused(text: str, target: str, why: str) -> None:
-    assert why in refused(text, target)
+def test_containers_that_cannot_be_converted_are_refused(names: str, why: str) -> None:
+    listed = names.replace("%, image: ", A_GPU.removeprefix("image: i, ")).replace("%", A_GPU)
+    assert why in refused(f"kind: Pod\nmetadata: {{}}\nspec:\n  containers: [{listed}]\n")
+
+
+def test_what_is_not_what_it_should_be_is_refused() -> None:
+    assert "annotations is not a mapping; write one" in refused(pod(A_GPU[10:], "[a]"))
+    unread = pod("env: [{name: CUDA_DEVICE_SM_LIMIT, value: many}]")
+    assert "env CUDA_DEVICE_SM_LIMIT=many" in refused(unread, "hami")
+    profile = pod("", "{gpushare.io/profile: small}")
+    assert "only the node knows its profile small" in refused(profile, "hami")
+    half = pod("", "{gpushare.io/memory-percent: '0.5'}")
+    assert "c: its kind would change; remove that key" in refused(half, "hami")
 
 
 def test_what_a_target_cannot_express_exactly_is_reported() -> None:
@@ -270,32 +232,4 @@ def test_what_a_target_cannot_express_exactly_is_reported() -> None:
     assert "nvidia.com/gpumem-percentage: 1" in made.text
     assert told(made, "gpushare.io/memory-percent").endswith("1.5 %, rounded down to 1")
     made = converted(pod("", "{gpushare.io/count: '2', gpushare.io/class: offline}"), "qgpu")
-    assert "tke.cloud.tencent.com/qgpu-core: 200" in made.text
     assert "an offline pod of qGPU has one card" in told(made, "gpushare.io/class")
-
-
-def test_another_runtime_stays_and_is_reported() -> None:
-    made = converted(containers("name: c, ", spec="runtimeClassName: kata\n  "))
-    assert "runtimeClassName: kata" in made.text
-    assert told(made, "runtimeClassName") == (
-        "note: kata is kept, but gpushare enforces the quota only if runtimeClassName is gpushare"
-    )
-
-
-def test_a_comment_that_goes_with_its_key_is_reported() -> None:
-    made = converted(
-        """\
-        kind: Pod
-        metadata: {name: p}
-        spec:
-          containers:
-          - name: c
-            image: i
-            resources:
-              limits:
-                nvidia.com/gpu: 1  # one
-                nvidia.com/gpumem: 1024
-        """
-    )
-    assert "# one" not in made.text
-    assert told(made, "# one") == "note: this comment was removed with its key"

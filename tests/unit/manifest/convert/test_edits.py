@@ -44,12 +44,6 @@ def test_text_that_yaml_would_read_as_something_else_is_quoted(value: str) -> No
     assert yaml.safe_load(text) == {"a": {"d": value}}
 
 
-def test_items_cannot_come_into_what_is_no_list() -> None:
-    plan = DocumentEdits(0, "env: {A: b}", parse("env: {A: b}").roots[0])
-    with pytest.raises(CannotEdit, match="env is not a list; write one"):
-        plan.add_items((), "env", ["B=c"])
-
-
 SHARED = """\
 one:
   limits: &part
