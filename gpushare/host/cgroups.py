@@ -171,8 +171,7 @@ class CgroupV2Freezer:
 
     def freeze(self) -> bool:
         """See CgroupFreezer."""
-        if not _write(self.file, "1"):
-            return True
+        _write(self.file, "1")
         return self._waited("frozen", "1", _STILL_SECONDS)
 
     def thaw(self) -> None:
@@ -235,8 +234,7 @@ class CgroupV1Freezer:
 
     def freeze(self) -> bool:
         """See CgroupFreezer."""
-        if not _write(self.file, "FROZEN"):
-            return True
+        _write(self.file, "FROZEN")
         until = time.monotonic() + _STILL_SECONDS
         while _read(self.file) == "FREEZING":
             if time.monotonic() >= until:
@@ -302,16 +300,14 @@ def _kill_each(directory: Path) -> None:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
-def _write(file: Path, text: str) -> bool:
-    """Write `text`; False if the group no longer exists."""
+def _write(file: Path, text: str) -> None:
+    """Write `text`, unless the group no longer exists."""
     try:
         with file.open("r+b", buffering=0) as stream:
             stream.write(text.encode())
     except OSError:
         if file.parent.exists():
             raise
-        return False
-    return True
 
 
 def _read(file: Path) -> str:

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from gpushare.host import cdi_files, cgroups, driver, init_system
+from gpushare.host import cgroups, driver
 from gpushare.host.driver import DriverMissing
 from gpushare.host.driver.device_nodes import prepare_driver
 from gpushare.host.numa import NO_NODE, Cpuset, Numa
@@ -27,7 +27,6 @@ from tests.unit.host.layouts import (
     container_optimized,
     debian,
     run_installer,
-    wsl2,
 )
 
 HERE = Path(__file__).parent
@@ -95,43 +94,13 @@ def test_no_driver_says_how_to_try_without(tmp_path: Path) -> None:
         driver.find(tmp_path)
 
 
-def test_a_placeholder_is_no_driver(tmp_path: Path) -> None:
-    Host(tmp_path, "").write("usr/lib64/libcuda.so.1", "")
-    with pytest.raises(DriverMissing, match=r"libcuda\.so\.1 is empty"):
+@pytest.mark.parametrize(
+    ("content", "why"), [("", "is empty"), ("other", "was not installed by NVIDIA's driver")]
+)
+def test_a_placeholder_is_no_driver(tmp_path: Path, content: str, why: str) -> None:
+    Host(tmp_path, "").write("usr/lib64/libcuda.so.1", content)
+    with pytest.raises(DriverMissing, match=rf"libcuda\.so\.1 {why}"):
         driver.find(tmp_path)
-
-
-def test_a_library_of_another_origin_is_no_driver(tmp_path: Path) -> None:
-    Host(tmp_path, "").write("usr/lib64/libcuda.so.1", elf.library("libcuda.so.1"))
-    with pytest.raises(DriverMissing, match="was not installed by NVIDIA's driver"):
-        driver.find(tmp_path)
-
-
-def test_wsl_without_windows_driver_is_named(tmp_path: Path) -> None:
-    wsl2(tmp_path)
-    for library in (tmp_path / "usr/lib/wsl/lib").glob("libcuda*"):
-        library.unlink()
-    with pytest.raises(DriverMissing, match="WSL 2 without libcuda from Windows"):
-        driver.find(tmp_path)
-
-
-def test_a_file_that_only_has_the_name_of_a_library_is_not_the_drivers(tmp_path: Path) -> None:
-    host = debian(tmp_path)
-    host.write(f"{DEBIAN}/libnvidia-note.so.{host.version}", "text")
-    host.write(f"{DEBIAN}/nvidia/xorg/libglxserver_nvidia.so.{host.version}", elf.library("x"))
-    targets = [file.container_path for file in driver.find(tmp_path).files]
-    assert f"{DEBIAN}/nvidia/xorg/libglxserver_nvidia.so.{host.version}" in targets
-    assert not [path for path in targets if "note" in path]
-
-
-def test_a_node_that_the_host_has_keeps_its_numbers(tmp_path: Path) -> None:
-    host = debian(tmp_path)
-    node = tmp_path / "dev/nvidia-uvm"
-    node.parent.mkdir(exist_ok=True)
-    os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(333, 7))
-    control = {found.path: found for found in driver.find(host.root).control}
-    found = control["/dev/nvidia-uvm"]
-    assert (found.major, found.minor) == (333, 7)
 
 
 def test_only_cards_with_a_node_are_this_containers(tmp_path: Path) -> None:
@@ -362,77 +331,10 @@ def test_a_module_that_is_not_installed_is_reported_once_and_no_node_made(tmp_pa
     assert list((tmp_path / "dev").iterdir()) == []
 
 
-def test_nvidias_own_program_loads_the_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    machine = MachineWithModprobe(tmp_path, loaded=False)
-    assert made(machine)
-    assert machine.ran == [["/usr/bin/nvidia-modprobe", "-u", "-c", "0"]]
-
-
-@pytest.mark.usefixtures("plain")
-def test_without_a_card_nothing_is_loaded_and_a_node_that_cannot_be_made_is_reported(
-    tmp_path: Path,
-) -> None:
-    machine = MachineWithModprobe(tmp_path, loaded=True)
-    (tmp_path / "dev").rmdir()
-    (tmp_path / "dev").write_text("a file")
-    done = prepare_driver(RootedTree(tmp_path), machine.run)
-    assert "/dev/nvidia0: File exists" in done.problems
-    assert done.nodes == []
-    machine.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x8086\n")
-    assert prepare_driver(RootedTree(tmp_path), machine.run).problems == []
-    assert machine.ran == []
-
-
-@pytest.mark.parametrize(
-    ("files", "advised"),
-    [
-        (["run/systemd/system/"], "systemctl restart docker"),
-        (["run/openrc/"], "rc-service docker restart"),
-        (["proc/1/comm", "etc/init.d/docker"], "service docker restart"),
-        (["etc/init.d/docker"], "restart docker by hand (no init system runs)"),
-    ],
-)
-def test_a_service_is_restarted_as_the_init_system_does_it(
-    files: list[str], advised: str, tmp_path: Path
-) -> None:
-    for file in files:
-        place = tmp_path / file
-        (place if file.endswith("/") else place.parent).mkdir(parents=True)
-        if not file.endswith("/"):
-            place.write_text("init\n")
-            place.chmod(0o755)
-    assert init_system.advice("systemctl restart docker", tmp_path) == advised
-
-
-def test_the_spec_of_engines_is_used_and_written_in_its_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "nvidia.yaml"
-    monkeypatch.setattr(cdi_files, "_DRIVERS", (str(place),))
-    assert cdi_files.driver_spec_path(None, tmp_path) == tmp_path / cdi_files.KEPT
-    assert cdi_files.write_spec(place, cdi_files.format_spec({"kind": "a/b"}, as_yaml=True))
-    assert place.read_text() == "kind: a/b\n"
-    assert cdi_files.driver_spec_path(None, tmp_path) == place
-
-
-def test_a_device_in_place_of_a_spec_stays_one(tmp_path: Path) -> None:
-    place = tmp_path / "null"
-    os.mknod(place, stat.S_IFCHR | 0o600, Path(os.devnull).stat().st_rdev)
-    assert cdi_files.write_spec(place, "text")
-    assert place.is_char_device()
-
-
-@pytest.mark.parametrize("freezer", [cgroups.CgroupV1Freezer, cgroups.CgroupV2Freezer])
-def test_a_group_that_is_gone_has_nothing_to_freeze(
-    tmp_path: Path, freezer: Callable[[Path], cgroups.CgroupFreezer]
-) -> None:
-    gone = freezer(tmp_path / "gone")
-    assert gone.freeze()
-    assert not gone.is_set()
-    assert gone.is_empty(0.0)
+def test_a_group_that_is_gone_has_nothing_to_freeze(tmp_path: Path) -> None:
+    for freezer in (cgroups.CgroupV1Freezer, cgroups.CgroupV2Freezer):
+        gone = freezer(tmp_path / "gone")
+        assert (gone.freeze(), gone.is_set(), gone.is_empty(0.0)) == (True, False, True)
 
 
 MOUNT_V2 = "30 1 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"

@@ -486,31 +486,6 @@ def test_a_volume_over_the_libraries_needs_a_cache_of_the_image(
         with_cache(found, rootfs, debian)
 
 
-def test_where_no_link_can_be_made_a_library_is_mounted_itself(
-    debian: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (debian / "usr/local/cuda/compat").mkdir(parents=True)
-    monkeypatch.setattr(Rootfs, "make_link", read_only)
-    destinations = {mount.destination for mount in placed(rootfs).wanted.edits.mounts}
-    assert f"{LIBRARIES}/libcuda.so.1" in destinations
-    assert (debian / LIBRARIES[1:] / "libcuda.so.1").is_file()
-
-
-def test_a_folder_of_the_driver_is_mounted_with_its_mount_point(
-    debian: Path, rootfs: Rootfs
-) -> None:
-    document, path = cdi_document(), "/usr/share/nvidia"
-    document["containerEdits"]["mounts"].append(
-        {"hostPath": "/etc", "containerPath": path, "options": ["ro"]}
-    )
-    host = replace(HOST, driver=driver_files.from_cdi(cdi.from_document(document)))
-    whole = container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS)
-    found = container.place(whole, Spec({}), rootfs, host.driver)
-    [mount] = [one for one in found.wanted.edits.mounts if one.destination == path]
-    assert (mount.source, mount.options) == ("/etc", ("rbind", "ro"))
-    assert (debian / path[1:]).is_dir()
-
-
 # --- one mount in place of the single mounts of the libraries ---
 
 TREE = LibraryTree("/run/tree", container.tree_files(DRIVER, HOST.filters))
@@ -649,37 +624,6 @@ def test_a_package_of_endless_size_is_refused_unread(
     os.truncate(place / f"libcuda.so.{NEWER}", cuda_compat.MOST_BYTES + 1)
     with pytest.raises(CompatError, match="over 1024 MiB"):
         cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
-
-
-def test_a_copy_that_another_container_finishes_first_is_taken(
-    root: Path, rootfs: Rootfs, tmp_path: Path
-) -> None:
-    store, aside = tmp_path / "compat", tmp_path / "aside"
-    package(root)
-    first = cuda_compat.keep(rootfs, found(rootfs), store)
-    first.rename(aside)
-
-    def finish() -> None:
-        if aside.exists():
-            aside.rename(first)
-
-    assert cuda_compat.keep(rootfs, found(rootfs), store, check=finish) == first
-    assert list(store.iterdir()) == [first]
-
-
-def test_a_package_that_grows_while_it_is_copied_is_refused(
-    root: Path, rootfs: Rootfs, tmp_path: Path
-) -> None:
-    store = tmp_path / "compat"
-    library = package(root) / f"libcuda.so.{NEWER}"
-
-    def grow() -> None:
-        if store.exists():  # it is being copied
-            os.truncate(library, library.stat().st_size + (1 << 20))
-
-    with pytest.raises(CompatError, match="grows while it is copied"):
-        cuda_compat.keep(rootfs, found(rootfs), store, check=grow)
-    assert list(store.iterdir()) == []
 
 
 def test_a_full_store_removes_the_oldest_unused_copy(

@@ -93,16 +93,9 @@ def test_a_sandbox_that_is_not_there_is_refused(storage: Path, sandbox: str) -> 
         requested(storage, TRAIN, {**SCOPED, request.PODMAN_SANDBOX: sandbox})
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("containers.json", "{"),
-        ("containers.json", "[]"),
-        (f"{INFRA}/userdata/config.json", "{"),
-    ],
-)
-def test_a_storage_that_cannot_be_read_is_no_name(storage: Path, file: str, text: str) -> None:
-    (storage / file).write_text(text)
+@pytest.mark.parametrize("file", ["containers.json", f"{INFRA}/userdata/config.json"])
+def test_a_storage_that_cannot_be_read_is_no_name(storage: Path, file: str) -> None:
+    (storage / file).write_text("{")
     with pytest.raises(QuotaError, match="podman does not tell"):
         requested(storage, TRAIN, {**SCOPED, **IN_POD})
     assert request.name_in_podman_pod("/run/containerd/train", {}) is None
