@@ -136,8 +136,6 @@ def _candidates(prefix: Path, kept: Collection[str]) -> list[Path]:
 
 def _unused(candidates: list[Path], records: Iterable[TenantRecord]) -> list[Path]:
     """Return the installations that no process uses or names; Unknown."""
-    if not candidates:
-        return []
     named = _bundles(records)
     left = {folder: _files(folder) for folder in candidates if not _says(named, folder.name)}
     if not left:

@@ -20,7 +20,7 @@ from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, UnknownPod
 from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
-from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import card_rows
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
@@ -238,24 +238,6 @@ def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(
         time, "sleep", lambda _: scheduled.set_pods(CLAIM, (POD, "ffff"), node.ledger)
     )
     assert container(node, tmp_path, pod="ffff").create(node)["mode"] == "shared"
-
-
-def test_what_the_scheduler_allocated_is_for_the_nodes_mode_and_a_card_that_works(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
-    with pytest.raises(NoSuchCard, match="card GPU-gone does not exist"):
-        prepare(node, {**device(20), "card": "GPU-gone"})
-    prepare(node, device(20))
-    made = container(node, tmp_path)
-    before = node.node.config
-    node.node.config = replace(before, kubernetes_mode="plugin")
-    with pytest.raises(QuotaError, match="claim"):
-        made.create(node)
-    node.node.config = replace(before, max_tenants=0)
-    with pytest.raises(NoRoom, match="card 0 has 0 tenants of at most 0"):
-        made.create(node)
-    node.node.config = before
-    assert made.create(node)["mode"] == "shared"
 
 
 def test_a_claim_that_is_not_prepared_is_refused(node: FakeDaemon, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,82 +24,34 @@ from gpushare.daemon.core.log import (
     set_owner_lookup,
 )
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
-from gpushare.daemon.store.history import EventSubject
-from gpushare.daemon.views import event_pages
 from gpushare.daemon.views.event_pages import event_page
 from gpushare.events import EVENTS, KEPT, LASTING, SENT_BY_TENANTS, UNCHARGED
 
 from .fakes import FakeDaemon
 
-
-class StoredEvents:
-    """A history of two containers, `(key, id, name)` each, with a full page of events."""
-
-    def __init__(self, *containers: tuple[str, str, str]) -> None:
-        self.stored, self.subjects = containers, dict[str, object]()
-        self.asked: list[EventSubject] = []
-
-    def settle(self, _seconds: float) -> None: ...
-
-    def containers(self, _name: str) -> tuple[tuple[str, str, str], ...]:
-        return self.stored
-
-    def has_card(self, _uuid: str) -> bool:
-        return False
-
-    def page(self, subject: EventSubject, *_: object) -> list[dict[str, str]]:
-        self.asked.append(subject)
-        return [{"key": "0"}] * protocol.HISTORY_ROWS
-
-
 ONE, TWO = f"aaaa{'1' * 60}", f"aaaa{'2' * 60}"
 
 
-@pytest.mark.parametrize(
-    ("containers", "name", "why"),
-    [
-        (
-            [("1", ONE, "train"), ("2", TWO, "trial")],
-            "tra",
-            "",
-        ),
-        (
-            [("1", ONE, "train"), ("2", TWO, "trial")],
-            "tr",
-            "is the start of the names or IDs of several containers: train (ID aaaa11111111)",
-        ),
-        (
-            [("1", ONE, "train"), ("2", TWO, "aaaa2222")],
-            "aaaa",
-            "is the start of the names or IDs of several containers",
-        ),
-        (
-            [("1", ONE, "aaaa22222222"), ("2", TWO, "trial")],
-            "aaaa22222222",
-            "is the name of one container and the start of the ID of another",
-        ),
-    ],
-)
-def test_events_are_of_one_container_or_the_name_is_refused(
-    node: FakeDaemon,
-    monkeypatch: pytest.MonkeyPatch,
-    containers: list[tuple[str, str, str]],
-    name: str,
-    why: str,
-) -> None:
-    monkeypatch.setattr(event_pages, "_MOST_REMEMBERED", 2)
-    store: Any = StoredEvents(*containers)
+def asked_of(node: FakeDaemon, name: str, *containers: tuple[str, str, str]) -> Any:
+    """Ask for a full page of events; each of `containers` has a key, an ID and a name."""
+    store: Any = Mock(subjects={}, containers=lambda _: containers, has_card=lambda _: False)
+    store.page.return_value = [{"key": "0"}] * protocol.HISTORY_ROWS
     node.history = store
-    if why:
-        with pytest.raises(TenantNotFound) as refused:
-            event_page(name, 0.0, 0, node)
-        assert why in str(refused.value)
-        assert str(refused.value).endswith("Use the whole name, or an ID")
-        return
-    for known in "train", "trai", "tra":  # those that are asked for last are remembered
-        assert list(event_page(known, 0.0, 0, node))
-    assert list(store.subjects) == ["trai", "tra"]
-    assert {subject.keys for subject in store.asked} == {frozenset("1")}
+    for _ in range(2):
+        list(event_page(name, 0.0, 1, node))
+    subject, again = (call.args[0] for call in store.page.call_args_list)
+    assert again is subject, "all pages of one answer are of the same containers"
+    return subject
+
+
+def test_events_are_of_one_container_or_the_name_is_refused(node: FakeDaemon) -> None:
+    several = "is the start of the names or IDs of several containers: train (ID aaaa11111111)"
+    first, second = ("1", ONE, "train"), ("2", TWO, "trial")
+    assert asked_of(node, "tra", first, second).keys == {"1"}
+    with pytest.raises(TenantNotFound, match=re.escape(several)):
+        asked_of(node, "tr", first, second)
+    with pytest.raises(TenantNotFound, match=r"the start of the ID of another.* or an ID"):
+        asked_of(node, TWO[:12], ("1", ONE, TWO[:12]), second)
 
 
 SOURCES = Path(gpushare.daemon.__file__).parent

@@ -310,25 +310,6 @@ def test_what_has_no_memory_that_could_come_back_is_not_evicted(made: EvictableN
     assert why().startswith("its pages are lost")
 
 
-def test_the_warnings_of_an_evicted_container_say_what_it_waits_for(made: EvictableNode) -> None:
-    tenant = made.evicted(held_gib=2)
-    made.node.observed.waiting = {tenant.key: 7.0}
-
-    def warning(**changes: Any) -> str:
-        assert tenant.eviction is not None
-        record = replace(tenant.record, eviction=replace(tenant.eviction, **changes))
-        [text] = tenant_status(record, made.node)["warnings"]
-        return text
-
-    assert warning(held=True).endswith("it waits until gpushare restore train")
-    made.node.observed.restore_faults = {tenant.key: "the driver is slow"}
-    assert warning(held=False).endswith("gpushared tries again: the driver is slow")
-    made.node.observed.restore_faults = {}
-    assert warning(held=False).endswith("it waits until a card has room")
-    lost = warning(state="failed", error="CUDA_ERROR_UNKNOWN")
-    assert lost.startswith("train: the driver has lost its GPU memory (CUDA_ERROR_UNKNOWN); stop")
-
-
 def test_what_cannot_be_moved_says_why(made: EvictableNode) -> None:
     record, other = made.tenant(devices="0").record, made.node.node.loaded().cards[1]
     [own] = record.allocations
@@ -340,7 +321,6 @@ def test_what_cannot_be_moved_says_why(made: EvictableNode) -> None:
     assert why({}) == ""
     assert why({"allocations": (own, own)}).startswith("it has 2 cards")
     assert why({"claim": "uid"}).startswith("Kubernetes has allocated its card")
-    assert why({}, model="A100") == f"its memory is of {other.model}, and card 1 is A100"
     gone = replace(own, uuid="GPU-gone")
     assert why({"allocations": (gone,)}).startswith("its memory is of a card that is gone")
     assert why({}, instance=MigInstance("GPU-parent", 0, 1, 3, 0)).endswith("MIG instances")

@@ -7,18 +7,15 @@ import fcntl
 import mmap
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare import install
-from gpushare.daemon.lifecycle.old_installations import remove_unused, sweep_installations
+from gpushare.daemon.lifecycle.old_installations import remove_unused
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.install import Installation
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
-
-from .fakes import FakeDaemon
 
 HOURS = 7200
 
@@ -127,16 +124,6 @@ def test_nothing_is_removed_while_an_installation_goes_on(versions: Versions) ->
     assert versions.sweep() == []
     os.close(fd)
     assert versions.sweep() == [versions.oldest.root.name]
-
-
-def test_the_daemon_removes_only_what_gpushare_installed(
-    versions: Versions, node: FakeDaemon, tmp_path: Path
-) -> None:
-    for libraries in (tmp_path / "usr/lib/gpushare", versions.prefix / install.CURRENT / "lib"):
-        assert versions.oldest.root.is_dir()
-        node.node.config = replace(node.node.config, libraries=libraries)
-        sweep_installations(node.node, node.ledger)
-    assert versions.left == names(versions.before, versions.now)
 
 
 def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:

@@ -29,7 +29,6 @@ from gpushare.daemon.operator.resize import (
     set_quota,
 )
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store import overrides as module
 from gpushare.daemon.store.overrides import Overrides, OverridesError
 from gpushare.daemon.views.queue import profile_rows
 from gpushare.daemon.views.tenant_status import tenant_status
@@ -368,6 +367,19 @@ def test_whole_cards_have_no_quota_to_set_but_the_idle_time(node: FakeDaemon) ->
     assert node.ledger.entries[before.key] == before
 
 
+def test_what_has_no_share_or_is_not_overridden_is_not_changed(node: FakeDaemon) -> None:
+    shared = entry_of(node, as_asked(node))
+    whole = replace(shared, allocations=(replace(shared.allocations[0], whole=True),))
+    with pytest.raises(NotResizable, match="has no share of a card, so the audit does not check"):
+        set_over_quota_action(whole, "kill", node.node)
+    with pytest.raises(NotResizable, match="has no GPU"):
+        set_quota(replace(shared, allocations=()), {"memory": "1GiB"}, node)
+    with pytest.raises(NotResizable, match=r"the quota of .* is not overridden"):
+        reset_quota(shared, [], node)
+    with pytest.raises(QuotaError, match="a whole card, but this container has a share"):
+        set_quota(shared, {"cores": "100"}, node)
+
+
 def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:
     tenant = as_asked(node)
     set_over_quota_action(entry_of(node, tenant), "kill", node.node)
@@ -417,21 +429,6 @@ def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
         assert Overrides(tmp_path).notice == ""
 
 
-def test_the_settings_of_the_oldest_container_and_the_oldest_damaged_file_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MOST", 2)
-    made = Overrides(tmp_path)
-    for name in ("one", "two", "three"):
-        made.set(name, {"memory": "4GiB"})
-    assert list(made.all()) == ["two", "three"]
-    for number in range(6):
-        (tmp_path / "overrides.json").write_text(f"{{{number}")
-        assert list(Overrides(tmp_path).all()) == ["two", "three"]
-    damaged = sorted(tmp_path.glob("*.damaged-*"))
-    assert [file.read_text() for file in damaged] == ["{2", "{3", "{4", "{5"]
-
-
 def test_a_file_of_settings_that_cannot_be_read_or_copied_is_named(tmp_path: Path) -> None:
     last = tmp_path / "overrides.json.last"
     last.mkdir()
@@ -439,7 +436,7 @@ def test_a_file_of_settings_that_cannot_be_read_or_copied_is_named(tmp_path: Pat
     made.set("one", {"memory": "4GiB"})
     assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
     (tmp_path / "overrides.json").write_text("{")
-    with pytest.raises(OverridesError, match="is damaged"):
+    with pytest.raises(OverridesError):
         Overrides(tmp_path)
     (tmp_path / "overrides.json").unlink()
     (tmp_path / "overrides.json").mkdir()

@@ -73,19 +73,6 @@ def test_an_impossible_value_is_refused(lie: dict[str, Any], why: str) -> None:
         ({"compute": []}, []),
         ({"busy": None}, [ProcessUse(7, GIB, 40)]),
     ],
-    ids=[
-        "unsaid",
-        "both",
-        "grew",
-        "graphics",
-        "parts",
-        "percent",
-        "unknown",
-        "mps",
-        "only",
-        "none",
-        "mig",
-    ],
 )
 def test_valid_replies_of_a_driver_are_accepted(
     said: dict[str, Any], uses: list[ProcessUse]

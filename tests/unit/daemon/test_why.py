@@ -178,8 +178,9 @@ def test_burst_shared_and_idle_memory_is_explained(bound: BoundTenant) -> None:
         cards = [{**on, "driver_bytes": GIB, **changes}]
         return {"pid": pid, "container_pid": 1, "name": "a", "accounted": True, "cards": cards}
 
-    assert advised(bound, {}, isolation="exclusive") == ""
-    burst = advised(bound, {"used_bytes": 6 * GIB, "limit_bytes": 8 * GIB})
+    above = {"used_bytes": 6 * GIB, "limit_bytes": 8 * GIB}
+    assert advised(bound, above, isolation="exclusive") == ""
+    burst = advised(bound, above)
     assert burst.startswith("2 GiB is burst memory.")
     assert burst.endswith("To reserve it, run gpushare set train --memory 6GiB")
     busy = holder(4, kinds={"buffers": GIB}, imported_bytes=GIB)

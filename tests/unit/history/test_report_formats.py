@@ -8,14 +8,12 @@ import html
 import io
 import json
 import re
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from gpushare.history.reports import make_report
-from gpushare.history.reports.columns import TIME, ReportTable
+from gpushare.history.reports.columns import ReportTable
 from gpushare.history.reports.formats import FORMATS
 from gpushare.prices import Prices, Rate
 
@@ -49,15 +47,6 @@ def test_csv_has_the_same_values_and_no_formula(report: ReportTable) -> None:
     assert {row["label:team"] for row in found} == {"", f"'{EVIL}"}
     for row, plain in zip(found, report.rows, strict=True):
         assert float(row["gpu_seconds"]) == pytest.approx(plain["gpu_seconds"], abs=1e-5)
-
-
-def test_an_empty_report_says_so_and_times_are_iso_8601(report: ReportTable) -> None:
-    assert "Nothing to report." in FORMATS["html"](replace(report, rows=[], total={}))
-    column = replace(report.columns[0], unit=TIME)
-    timed = replace(report, columns=(column,), rows=[{column.key: T0}, {}])
-    _, first, second = FORMATS["csv"](timed).split("\r\n")[:3]
-    assert datetime.fromisoformat(first).timestamp() == T0
-    assert second in {"", '""'}
 
 
 def test_markdown_is_one_table(report: ReportTable) -> None:
