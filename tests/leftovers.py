@@ -62,10 +62,11 @@ def unmount(root: Path) -> None:
 def end_mps(root: Path) -> None:
     """End the MPS control daemons beneath `root`: they outlive gpushared on purpose."""
     wanted = f"CUDA_MPS_PIPE_DIRECTORY={root}/".encode()
-    for environment in Path("/proc").glob("[0-9]*/environ"):
+    for process in Path("/proc").glob("[0-9]*"):  # a name below it would be looked at by glob
         with suppress(OSError):  # it has ended
-            if any(one.startswith(wanted) for one in environment.read_bytes().split(b"\0")):
-                os.kill(int(environment.parent.name), signal.SIGKILL)
+            environment = (process / "environ").read_bytes()
+            if any(one.startswith(wanted) for one in environment.split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def remove(root: Path, cgroup: str) -> None:

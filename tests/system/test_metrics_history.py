@@ -52,10 +52,10 @@ def folder(stack: Stack) -> Path:
 
 def process(stack: Stack) -> int:
     """Return the process that writes, 0 if none does."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    for running in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if os.fsencode(folder(stack)) in file.read_bytes().split(b"\0"):
-                return int(file.parent.name)
+            if os.fsencode(folder(stack)) in (running / "cmdline").read_bytes().split(b"\0"):
+                return int(running.name)
     return 0
 
 

@@ -298,7 +298,7 @@ def test_kubectl_ends_with_the_plugin(kubectl: Kubectl, cluster: StandInApiServe
 
 def command_lines() -> Iterator[Path]:
     """Yield the files that have the command line of a process that still runs."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            file.read_bytes()
-            yield file
+            (process / "cmdline").read_bytes()
+            yield process / "cmdline"
