@@ -39,8 +39,6 @@ PARTS: Final[Mapping[str, str]] = {
     "cuModuleLoadData": "modules",
 }
 _MPS: Final = "mps"
-#: States of a server of either protocol in which it serves both.
-_ACTIVE: Final = (["ACTIVE"] * 2, ["READY"] * 2)
 _CHUNK_BYTES: Final = 64 << 20
 # The probe's least array: eight rows, the height of a tile, of 512 KiB (libhook/probe).
 _LEAST_ARRAY_BYTES: Final = 4 << 20
@@ -127,7 +125,7 @@ class MemoryScenario(ScenarioSteps):
 
         self.report.check(
             "both are clients of the card's MPS server, which is active",
-            wait_until(lambda: list(map(str.upper, servers().values())) in _ACTIVE),
+            wait_until(lambda: list(servers().values()) == ["ACTIVE", "ACTIVE"]),
             servers(),
         )
         warned = [text for row in self.tenants().values() for text in row["warnings"]]
