@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gets NVIDIA's user-space driver, which tests compare with the simulator, in several releases.
 
-It comes from Debian's non-free section, to the machine of the developer who runs the tests. It is
-not free software: nothing of it may enter this repository or a package of gpushare. It is put into
-BUILD/real-driver with its licences, where no loader finds it, and never installed.
+Debian distributes it in its non-free section. Whoever runs the tests downloads it, with its
+licences, into BUILD/real-driver, where no loader finds it; nothing installs it. It is not free
+software: nothing of it may enter this repository or a package of gpushare.
 """
 
 from __future__ import annotations
