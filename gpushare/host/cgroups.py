@@ -185,13 +185,16 @@ class CgroupV2Freezer:
     def kill(self, seconds: float) -> bool:
         """See CgroupFreezer. SIGKILL reaches frozen processes (cgroup-v2.rst, cgroup.freeze).
 
+        Thawed first: of a process that has ended in a frozen group, runc says that it is paused,
+        and the engine that learns of the end in that moment keeps its container for ever.
+
         cgroup.kill signals first threads alone (kernel/cgroup/cgroup.c, __cgroup_kill): a process
         whose first thread has ended goes on, so it gets a signal of its own.
         """
         if not self.has_kill:
             return _kill_in_rounds(self, seconds)
-        _write(self.directory / "cgroup.kill", "1")
         self.thaw()
+        _write(self.directory / "cgroup.kill", "1")
         first = min(seconds, _ROUND_SECONDS)
         return self.is_empty(first) or _kill_in_rounds(self, seconds - first)
 

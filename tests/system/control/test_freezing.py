@@ -13,6 +13,7 @@ import pytest
 
 from gpushare.daemon.freezer import FREEZER, UNIFIED, cgroup_freezer
 from gpushare.daemon.identity.processes import Cgroups
+from gpushare.host import cgroups
 from gpushare.host.cgroups import CgroupFreezer, CgroupV2Freezer, pids
 from tests.system.waiting import wait_until
 
@@ -103,3 +104,24 @@ def test_all_are_ended_and_none_forks_away(group: CgroupFreezer, frozen: bool) -
         process.wait()
     assert list(pids(group.directory)) == []
     assert not group.is_set()
+
+
+@pytest.mark.parametrize("group", [UNIFIED], indirect=True)
+def test_nobody_sees_a_process_that_has_ended_in_a_frozen_group(
+    group: CgroupFreezer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that asks then is told "paused", and never removes its container."""
+    written, states = cgroups._write, []
+
+    def write_and_look(file: Path, text: str) -> None:
+        written(file, text)
+        if group.is_empty(1 if file.name == "cgroup.kill" else 0):
+            states.append(group.is_set())
+
+    with inside(group, ["sleep", "100"]) as process:
+        group.freeze()
+        monkeypatch.setattr(cgroups, "_write", write_and_look)
+        assert group.kill(5)
+        process.wait()
+    assert states
+    assert not any(states)
