@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Backoff, Worker, credentials, wait_readable
 from gpushare.daemon.node import Node
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
@@ -46,8 +47,10 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     running = [
         record for record in state.ledger.entries.values() if _is_scheduled(record, state.ledger)
     ]
-    uuids = {allocation.uuid for record in running for allocation in record.allocations}
-    by_card = {uuid: _corrected_shares(uuid, state) for uuid in uuids}
+    by_card = {
+        uuid: _corrected_shares(uuid, shares, state.observed)
+        for uuid, shares in shares_by_card(state.node, state.ledger).items()
+    }
     return {
         record.key: tuple(
             (allocation.uuid, by_card[allocation.uuid][record.key])
@@ -55,44 +58,49 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
         )
         for record in running
         # The ledger may have changed meanwhile: then we are called again.
-        if all(record.key in by_card[allocation.uuid] for allocation in record.allocations)
+        if all(record.key in by_card.get(allocation.uuid, ()) for allocation in record.allocations)
     }
 
 
-def shares_on_card(uuid: str, node: Node, ledger: Ledger) -> dict[str, Share]:
-    """Return the share of each tenant on a card.
+def shares_by_card(node: Node, ledger: Ledger) -> dict[str, dict[str, Share]]:
+    """Return the share of each tenant on each card, by the card's UUID and the tenant's key.
 
     Frozen and whole-card tenants have none, and the clients of an MPS server run together.
     """
-    claims = [
-        ShareRequest(
-            key=record.key,
-            policy=record.policy,
-            cores=allocation.cores,
-            weight=record.weight,
-            class_=record.class_,
-            priority=record.priority,
-            policy_is_set=record.is_set("policy"),
-        )
-        for record in ledger.entries.values()
-        for allocation in record.allocations
-        if allocation.uuid == uuid and not allocation.whole and _may_run(record, ledger)
-        if record.isolation != MPS
-    ]
-    return divide_compute(claims, node.policy_of(uuid))
+    requests: dict[str, list[ShareRequest]] = {}
+    for record in ledger.entries.values():
+        if record.isolation == MPS or not _may_run(record, ledger):
+            continue
+        for allocation in record.allocations:
+            if not allocation.whole:
+                request = ShareRequest(
+                    key=record.key,
+                    policy=record.policy,
+                    cores=allocation.cores,
+                    weight=record.weight,
+                    class_=record.class_,
+                    priority=record.priority,
+                    policy_is_set=record.is_set("policy"),
+                )
+                requests.setdefault(allocation.uuid, []).append(request)
+    return {
+        uuid: divide_compute(on_card, node.policy_of(uuid)) for uuid, on_card in requests.items()
+    }
 
 
-def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
+def _corrected_shares(
+    uuid: str, shares: Mapping[str, Share], observed: Observations
+) -> dict[str, Share]:
     """Return the shares on a card with the corrections of what was charged lately."""
-    card = state.observed.usage.cards.get(uuid)
+    card = observed.usage.cards.get(uuid)
     measured = card is not None and card.utilization is not None
     return {
         key: replace(
             share,
             measured=measured,
-            correction_permille=10 * state.observed.compute_of(key, uuid).correction_percent,
+            correction_permille=10 * observed.compute_of(key, uuid).correction_percent,
         )
-        for key, share in shares_on_card(uuid, state.node, state.ledger).items()
+        for key, share in shares.items()
     }
 
 

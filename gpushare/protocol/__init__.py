@@ -89,7 +89,7 @@ class ProtocolError(ValueError):
 
 def encode(message: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> bytes:
     """Return the packet of `message`; ProtocolError when it is longer than `limit` bytes."""
-    packet = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    packet = _ENCODER.encode(message).encode()
     if len(packet) > limit:
         raise ProtocolError(f"a packet of {len(packet)} bytes is over the limit of {limit}")
     return packet
@@ -98,12 +98,7 @@ def encode(message: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> bytes:
 def decode(packet: bytes) -> dict[str, Any]:
     """Return the object in `packet`; duplicate keys, NaN and deep nesting are ProtocolErrors."""
     try:
-        message = json.loads(
-            packet,
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-        )
+        message = _DECODER.decode(packet.decode(errors="surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not a JSON object: {error}") from error
     if not isinstance(message, dict):
@@ -129,6 +124,13 @@ def _finite(text: str) -> float:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number in this protocol")
+
+
+#: Made once: a node of 200 containers has 2,000 packets a minute. What is sent is a tree.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
+)
 
 
 class DaemonStatus(TypedDict):

@@ -67,7 +67,7 @@ class StoryNode:
         """Return what the operation answers beside its rows, which are in `rows`."""
         request = ControlRequest({"op": op, **fields}, ROOT)
         rows, rest = find_operation(request, self._operations).run(request)
-        answer = {**rest, "rows": [dict(row) for row in rows]}
+        answer = {**rest, "rows": [*map(fakes.row_of, rows)]}
         self.settle()
         return answer
 

@@ -414,7 +414,8 @@ class BypassControl:
         compute = self._state.observed.compute_of(key, uuid)
         if compute.lately_percent is None or compute.silent or not compute.gate_bypassed:
             return ""
-        shares = scheduler_sync.shares_on_card(uuid, self._state.node, self._state.ledger)
+        by_card = scheduler_sync.shares_by_card(self._state.node, self._state.ledger)
+        shares = by_card.get(uuid, {})
         own = shares.pop(key, None)
         if own is None:
             return ""  # the ledger has changed meanwhile

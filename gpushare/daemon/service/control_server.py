@@ -140,8 +140,8 @@ class ControlRequest:
             raise Forbidden("this requires root; use sudo")
 
 
-# An answer: rows, and what stands beside `ok` in the final packet.
-ControlReply = tuple[Iterable[Mapping[str, Any]], Mapping[str, Any]]
+# An answer: rows, or packets of them, and what stands beside `ok` in the final packet.
+ControlReply = tuple[Iterable[Mapping[str, Any] | bytes], Mapping[str, Any]]
 _MOST_SHOWN: Final = 200  # characters of a key or value
 
 
@@ -522,7 +522,9 @@ class ControlServer:
         failure = None
         try:
             rows, last = operation.run(request)
-            packets = [protocol.encode({"row": row}) for row in rows]
+            packets = [
+                row if isinstance(row, bytes) else protocol.encode({"row": row}) for row in rows
+            ]
             packets.append(protocol.encode({"ok": True, **last}))
         except Exception as error:  # noqa: BLE001 - a fault with one request is not the others'
             final = _failed(request, error, operation.row)

@@ -403,14 +403,14 @@ class Operations:
 
     def metrics(self) -> ControlReply:
         state = self._state
-        rows: Iterator[tuple[str, Mapping[str, Any]]] = chain(
-            (("card", row) for row in card_rows(state)),
-            (("tenant", row) for row in metrics.tenant_rows(state)),
+        rows: Iterator[Mapping[str, Any] | bytes] = chain(
+            ({"card": row} for row in card_rows(state)),
+            metrics.tenant_packets(state),
             # The last: a tenant that is released meanwhile is in it, also if it was among the
             # others.
-            (("ended", row) for row in metrics.ended_rows(state.tenants)),
+            ({"ended": row} for row in metrics.ended_rows(state.tenants)),
         )
-        return ({kind: row} for kind, row in rows), {"node": metrics.daemon_metrics(state)}
+        return rows, {"node": metrics.daemon_metrics(state)}
 
     def history(self, name: str, since: float, after: int) -> ControlReply:
         return event_page(name, since, after, self._state), {}

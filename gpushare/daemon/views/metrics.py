@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import gpushare
-from gpushare import abi
+from gpushare import abi, protocol
 from gpushare.daemon.core.log import event_count, log
 from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import GATE
@@ -28,7 +28,7 @@ from gpushare.daemon.views.rows import CardShares, tenant_row
 from gpushare.events import COUNTED
 from gpushare.metrics_schema import NodeMetrics
 from gpushare.protocol.kubernetes import NODE_NAME
-from gpushare.protocol.rows import EndedTenantRow, TenantRow
+from gpushare.protocol.rows import EndedTenantRow
 
 
 def daemon_metrics(state: DaemonState) -> NodeMetrics:
@@ -59,8 +59,8 @@ def node_name(node: Node) -> str:
     return node.config.node_name or os.environ.get(NODE_NAME, "")
 
 
-def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
-    """Yield a row for each tenant that has a part of a card, from its reservation on.
+def tenant_packets(state: DaemonState) -> Iterator[bytes]:
+    """Yield a packet for each tenant that has a part of a card, from its reservation on.
 
     A row is made again only if something that it is made of is another: many tenants are idle.
     """
@@ -81,7 +81,7 @@ def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
         if record.state == "none":
             continue
         if pages is None:
-            yield tenant_row(record, state, shares)
+            yield _packet(record, state, shares)
             continue
         claims, sums = pages.claims_and_sums()
         sources = (*published, record, claims, state.ledger.freezes.of(record.key))
@@ -94,18 +94,22 @@ def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
             *(pages.grant.limit_bytes(number) for number in range(len(sums))),
             *(shares.of(record.key, allocation.uuid) for allocation in record.allocations),
         )
-        known: _KnownRow | None = pages.metrics
+        known: _KnownPacket | None = pages.metrics
         if known is None or not known.is_of(sources, figures):
-            known = pages.metrics = _KnownRow(sources, figures, tenant_row(record, state, shares))
-        yield known.row
+            known = pages.metrics = _KnownPacket(sources, figures, _packet(record, state, shares))
+        yield known.packet
 
 
-class _KnownRow(NamedTuple):
-    """A row, and what it was made of."""
+def _packet(record: TenantRecord, state: DaemonState, shares: CardShares) -> bytes:
+    return protocol.encode({"row": {"tenant": tenant_row(record, state, shares)}})
+
+
+class _KnownPacket(NamedTuple):
+    """A packet, and what it was made of."""
 
     sources: tuple[object, ...]
     figures: tuple[object, ...]
-    row: TenantRow
+    packet: bytes
 
     def is_of(self, sources: tuple[object, ...], figures: tuple[object, ...]) -> bool:
         return figures == self.figures and all(map(operator.is_, sources, self.sources))

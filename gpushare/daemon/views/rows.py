@@ -46,19 +46,29 @@ def card_rows(state: DaemonState, uuid: str = "") -> Iterator[CardRow]:
     if state.node.driver is None:
         return
     capacities = state.accounts.capacities()
+    evicted = evicted_by_card(state.ledger)
+    uses = {capacity.card.uuid: list[int | None]() for capacity in capacities}
+    for on_cards in state.observed.usage.processes.values():
+        for place, use in on_cards:
+            if place in uses:
+                uses[place].append(use.bytes)
     for capacity in capacities:
         if uuid in {"", capacity.card.uuid}:
-            yield _card_row(capacity, capacities, state)
+            yield _card_row(capacity, capacities, uses[capacity.card.uuid], evicted, state)
 
 
 def _card_row(
-    capacity: CardCapacity, capacities: Sequence[CardCapacity], state: DaemonState
+    capacity: CardCapacity,
+    capacities: Sequence[CardCapacity],
+    used_bytes: Sequence[int | None],
+    evicted_by_card: Mapping[str, EvictedOnCard],
+    state: DaemonState,
 ) -> CardRow:
     card, links, last = capacity.card, state.node.loaded().links, state.observed.last
     fault = scheduling_fault(state.node, state.ledger)
     reason = fault or _unschedulable(capacity)
     is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
-    node, evicted = links.node(card.uuid), evicted_on(card.uuid, state.ledger)
+    node, evicted = links.node(card.uuid), evicted_by_card.get(card.uuid, EvictedOnCard())
     largest_first = sorted(capacity.non_tenants, key=lambda process: -process.bytes)
     return CardRow(
         index=card.index,
@@ -71,7 +81,7 @@ def _card_row(
         is_datacenter=card.datacenter,
         memory_bytes=card.memory_bytes,
         system_reserved_bytes=capacity.reserve_bytes,
-        used_bytes=_used_bytes(capacity, state.observed),
+        used_bytes=_used_bytes(capacity, used_bytes),
         allocated_bytes=capacity.allocated_bytes,
         burst_used_bytes=capacity.burst_used_bytes,
         burst_granted_bytes=capacity.burst_granted_bytes,
@@ -142,13 +152,7 @@ def _mode(capacity: CardCapacity) -> str:
     return "exclusive" if capacity.exclusive else "shared"
 
 
-def _used_bytes(capacity: CardCapacity, observed: Observations) -> int | None:
-    figures = [
-        use.bytes
-        for uses in observed.usage.processes.values()
-        for uuid, use in uses
-        if uuid == capacity.card.uuid
-    ]
+def _used_bytes(capacity: CardCapacity, figures: Sequence[int | None]) -> int | None:
     known = [figure for figure in figures if figure is not None]
     non_tenants = sum(process.bytes for process in capacity.non_tenants)
     return sum(known) + non_tenants if len(known) == len(figures) else None
@@ -162,20 +166,20 @@ def _non_tenant_actions(capacity: CardCapacity, unknown: str) -> dict[str, int]:
 class EvictedOnCard(NamedTuple):
     """The evicted tenants that a card's memory came from."""
 
-    tenants: int
-    bytes: int
+    tenants: int = 0
+    bytes: int = 0
 
 
-def evicted_on(uuid: str, ledger: Ledger) -> EvictedOnCard:
-    """Return the tenants whose memory was evicted from a card, and its bytes."""
-    sizes = [
-        size
-        for record in ledger.entries.values()
-        if record.is_off_card and record.eviction is not None
-        for card, size in zip(record.eviction.cards, record.eviction.card_bytes, strict=False)
-        if card == uuid
-    ]
-    return EvictedOnCard(len(sizes), sum(sizes))
+def evicted_by_card(ledger: Ledger) -> dict[str, EvictedOnCard]:
+    """Return, by card, the tenants whose memory was evicted from it, and its bytes."""
+    evicted: dict[str, EvictedOnCard] = {}
+    for record in ledger.entries.values():
+        if record.eviction is None or not record.is_off_card:
+            continue
+        for uuid, size in zip(record.eviction.cards, record.eviction.card_bytes, strict=False):
+            tenants, total = evicted.get(uuid, EvictedOnCard())
+            evicted[uuid] = EvictedOnCard(tenants + 1, total + size)
+    return evicted
 
 
 def card_index(uuid: str, node: Node) -> int:
@@ -187,18 +191,14 @@ def card_index(uuid: str, node: Node) -> int:
 
 
 class CardShares:
-    """The compute share of each tenant, by card: looked up once for all rows of an answer."""
+    """The compute share of each tenant, by card: computed once for all rows of an answer."""
 
     def __init__(self, node: Node, ledger: Ledger) -> None:
-        self._node, self._ledger = node, ledger
-        self._of_card: dict[str, dict[str, Share]] = {}
+        self._by_card = scheduler_sync.shares_by_card(node, ledger)
 
     def of(self, key: str, uuid: str) -> Share | None:
         """Return the share of a tenant on a card; None while it takes no turns there."""
-        if uuid not in self._of_card:
-            shares = scheduler_sync.shares_on_card(uuid, self._node, self._ledger)
-            self._of_card[uuid] = shares
-        return self._of_card[uuid].get(key)
+        return self._by_card.get(uuid, {}).get(key)
 
 
 def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> TenantRow:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from gpushare import abi
+from gpushare import abi, protocol
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.audit.audit import Audit
@@ -170,6 +170,11 @@ class FakeDriver:
         return self.held.get((uuid, cgroup), NO_LIMITS)
 
 
+def row_of(row: Mapping[str, Any] | bytes) -> dict[str, Any]:
+    """Return a row of an answer, which may be a packet already."""
+    return protocol.decode(row)["row"] if isinstance(row, bytes) else dict(row)
+
+
 @dataclass
 class FakeDaemon(DaemonState):
     """The state, with what the daemon builds around it."""
@@ -224,7 +229,7 @@ class FakeDaemon(DaemonState):
         """Return what an operation answers: its rows, or else what is beside them."""
         request = ControlRequest({"op": op, **fields}, Peer(os.getpid(), uid), fds)
         rows, rest = find_operation(request, self.operations).run(request)
-        return [dict(row) for row in rows] or dict(rest)
+        return [*map(row_of, rows)] or dict(rest)
 
     @property
     def run_control(self) -> RunControl:

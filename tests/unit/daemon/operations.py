@@ -9,7 +9,9 @@ from pathlib import Path
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.protocol import HostProcessGrant
+from gpushare.daemon.views.metrics import tenant_packets
+from gpushare.protocol import HostProcessGrant, decode
+from gpushare.protocol.rows import TenantRow
 
 from .fake_process import FakeProcess
 from .fakes import FakeDaemon
@@ -35,3 +37,8 @@ def entry_of(node: FakeDaemon, tenant: HostProcessGrant) -> TenantRecord:
 
 def grant(node: FakeDaemon, tenant: HostProcessGrant) -> Path:
     return node.mounts.path(tenant["key"]) / "grant"
+
+
+def tenant_rows(node: FakeDaemon) -> list[TenantRow]:
+    """Return the rows of tenants in the answer to `metrics`."""
+    return [decode(packet)["row"]["tenant"] for packet in tenant_packets(node)]

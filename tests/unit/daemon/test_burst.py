@@ -31,7 +31,6 @@ from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
-from gpushare.daemon.views.metrics import tenant_rows
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
@@ -42,7 +41,7 @@ from gpushare.quota.errors import QuotaError
 from . import fakes, registered
 from .bundles import BundleToCreate
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
-from .operations import entry_of, opened
+from .operations import entry_of, opened, tenant_rows
 
 
 def bursting(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> HostProcessGrant:

@@ -15,7 +15,7 @@ from gpushare.daemon.views.metrics import ended_rows
 
 from . import registered
 from .fakes import GIB, FakeDaemon
-from .operations import opened
+from .operations import opened, tenant_rows
 from .test_compute_usage import MS, ScheduledGate
 from .test_metrics import waited
 from .test_placement import ask_node as ask
@@ -40,12 +40,12 @@ def test_the_last_figures_have_what_came_after_the_last_look(
     registered.register(fd, 0, os.getpid(), 1)
     waited(fd, 1)
     course.looks(3, got_ms=75)
-    [before] = metrics.tenant_rows(node)
+    [before] = tenant_rows(node)
     charge(course, 60)
     waited(fd, 2)
     began = time.time()
     release_tenant(course.tenant["key"], node, "its process has ended")
-    assert not list(metrics.tenant_rows(node))
+    assert not tenant_rows(node)
     [last] = ended_rows(node.tenants)
     assert (last["key"], last["created"]) == (before["key"], before["created"])
     assert began <= last["ended"] <= time.time()

@@ -27,15 +27,14 @@ from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
-from gpushare.daemon.views.metrics import tenant_rows
-from gpushare.daemon.views.rows import evicted_on
+from gpushare.daemon.views.rows import evicted_by_card
 from gpushare.daemon.views.tenant_status import tenant_status
 
 from . import evictable
 from .evictable import EvictableNode, EvictableTenant
 from .fakes import GIB, FakeDaemon
 from .inline import InlineWorker
-from .operations import opened
+from .operations import opened, tenant_rows
 from .registered import hold
 
 LEAST_MEMORY = preconditions.least_memory
@@ -71,7 +70,7 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
     assert row is not None
     assert (row["state"], row["cause"], row["reason"]) == ("evicted", "operator", "lunch")
     assert (row["bytes"], row["from_cards"]) == (40 * GIB, [0])
-    assert evicted_on(tenant.card, made.node.ledger) == (1, 40 * GIB)
+    assert evicted_by_card(made.node.ledger) == {tenant.card: (1, 40 * GIB)}
     made.node.observed.waiting = {tenant.key: 7.0}
     [metric] = tenant_rows(made.node)
     assert metric["eviction"] == {**row, "waits_since": 7.0}
@@ -529,16 +528,13 @@ def test_a_kill_waits_only_so_long(
 
 def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
     tenant = made.tenant(gib=4, cores="30")
-    assert tenant.key in scheduler_sync.shares_on_card(
-        tenant.card, made.node.node, made.node.ledger
-    )
+    shares = scheduler_sync.shares_by_card(made.node.node, made.node.ledger)
+    assert tenant.key in shares[tenant.card]
     grant = made.node.tenants.pages[tenant.key].grant
     overhead = grant.overhead_bytes(0)
     made.node.evictions.evict(tenant.key)
     made.look()
-    assert tenant.key not in scheduler_sync.shares_on_card(
-        tenant.card, made.node.node, made.node.ledger
-    )
+    assert scheduler_sync.shares_by_card(made.node.node, made.node.ledger) == {}
     assert grant.overhead_bytes(0) == overhead
     assert made.capacity().cores_available == 100
     assert (tenant.key, tenant.card) not in made.node.observed.usage.used

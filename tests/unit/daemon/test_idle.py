@@ -23,14 +23,13 @@ from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.store.record import FreezeRecord, TenantRecord
-from gpushare.daemon.views.metrics import tenant_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import fakes
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
-from .operations import bound, opened
+from .operations import bound, opened, tenant_rows
 
 KEY = "a" * 16
 

@@ -13,7 +13,7 @@ from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.scheduler_sync import shares_on_card
+from gpushare.daemon.scheduler_sync import shares_by_card
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
@@ -139,5 +139,5 @@ def test_cards_and_containers_say_that_they_use_mps(node: FakeDaemon) -> None:
 def test_a_client_is_not_gated_in_time(node: FakeDaemon) -> None:
     created(node, 1, memory="4GiB", cores="30", backend="mps")
     created(node, 2, memory="4GiB", cores="30")
-    assert shares_on_card(card(1).uuid, node.node, node.ledger) == {}
-    assert len(shares_on_card(card(0).uuid, node.node, node.ledger)) == 1
+    shares = shares_by_card(node.node, node.ledger)
+    assert {uuid: len(on_card) for uuid, on_card in shares.items()} == {card(0).uuid: 1}

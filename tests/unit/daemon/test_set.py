@@ -108,9 +108,8 @@ def set_of(node: FakeDaemon, tenant: HostProcessGrant, **asked: str) -> None:
 
 def permille(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     [allocation] = entry_of(node, tenant).allocations
-    return scheduler_sync.shares_on_card(allocation.uuid, node.node, node.ledger)[
-        tenant["key"]
-    ].permille
+    shares = scheduler_sync.shares_by_card(node.node, node.ledger)
+    return shares[allocation.uuid][tenant["key"]].permille
 
 
 def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
