@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpushare.config import Config
 from gpushare.daemon.cards.context_size import ContextSizes
-from gpushare.daemon.cards.driver_client import DriverClient
 from gpushare.daemon.cards.mps_state import MpsCards
+from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.placement.model import Card, Links
 from gpushare.daemon.policy import CHOICES, Choice
 from gpushare.daemon.store.overrides import Overrides
@@ -31,7 +31,7 @@ class LoadedDriver:
     """A driver that answers: its files (CDI), its NVML and its cards."""
 
     files: DriverFiles
-    nvml: DriverClient
+    nvml: Nvml
     cards: tuple[Card, ...]
     contexts: ContextSizes
     time_scale: float = 1.0  # what a simulated card multiplies every duration by

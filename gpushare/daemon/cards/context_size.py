@@ -26,7 +26,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from gpushare.daemon.cards.driver_client import DriverClient, DriverError
+from gpushare.daemon.cards.driver_client import DriverError
+from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card
 from gpushare.oci.bounded_read import replace_file
@@ -178,7 +179,7 @@ class ContextProbe:
 
 
 def measure_context(
-    card: Card, driver: DriverClient, probe: ContextProbe, excuse: Callable[[int], None]
+    card: Card, driver: Nvml, probe: ContextProbe, excuse: Callable[[int], None]
 ) -> DriverFigures | None:
     """Return the driver's figures for `card`, None (logged) if they are not known.
 
@@ -218,7 +219,7 @@ def measure_context(
 def _measured(
     program: subprocess.Popen[bytes],
     card: Card,
-    driver: DriverClient,
+    driver: Nvml,
     excuse: Callable[[int], None],
 ) -> DriverFigures:
     """Return what the driver says of the probe, with a context and with buffers."""

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver as the daemon sees it: plain values, never a vendor's handles.
 
-`DriverClient` is the seam: nvml_client.py implements it over a process that calls NVML, tests over
-a list.
+`Nvml` (nvml_client.py) gets them from a process that calls NVML; tests, from a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from gpushare import xid
 from gpushare.daemon.core.log import log
-from gpushare.daemon.placement.model import Card, Links
+from gpushare.daemon.placement.model import Card
 from gpushare.protocol.rows import CardSensors
 
 
@@ -106,40 +104,6 @@ class DriverLimits:
 
 
 NO_LIMITS: Final = DriverLimits(0, (1 << 64) - 1)  # NVML_DEVICE_MEMORY_LIMIT_MAX
-
-
-class DriverClient(Protocol):
-    """A driver that is loaded. Every method may raise DriverError, within its deadline."""
-
-    @property
-    def driver_version(self) -> str:
-        """As the driver says it."""
-
-    @property
-    def cuda_version(self) -> str:
-        """The newest CUDA that it can do."""
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether it can limit the memory of a cgroup; false once it has refused."""
-
-    def renew(self, library: Path, env: Mapping[str, str]) -> None:
-        """Reload the driver's library from its current path."""
-
-    def cards(self) -> tuple[Card, ...]:
-        """Return the cards by index."""
-
-    def links(self) -> Links:
-        """Return how far the cards are from each other."""
-
-    def sample(self, *, brief: bool = False) -> DriverSample:
-        """Return what each process takes of each card."""
-
-    def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
-        """Limit what the processes of the cgroup whose directory is `cgroup` have of a card."""
-
-    def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
-        """Return the limits of a cgroup on a card, NO_LIMITS where none are set."""
 
 
 OK: Final = "ok"

@@ -25,7 +25,6 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import (
-    DriverClient,
     DriverError,
     DriverGeneration,
     DriverSample,
@@ -34,6 +33,7 @@ from gpushare.daemon.cards.driver_client import (
     ProcessUse,
 )
 from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
@@ -56,7 +56,7 @@ class UsageSampler:
 
     def __init__(  # noqa: PLR0913 - several use what is found
         self,
-        driver: DriverClient,
+        driver: Nvml,
         ledger: Ledger,
         tenants: Tenants,
         observed: Observations,

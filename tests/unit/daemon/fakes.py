@@ -32,6 +32,7 @@ from gpushare.daemon.cards.driver_client import (
     DriverSample,
     ProcessUse,
 )
+from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.composition import build_node, compose
 from gpushare.daemon.core.loop import Loop, T, Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
@@ -92,9 +93,12 @@ def entry(
     )
 
 
-class FakeDriver:
+class FakeDriver(Nvml):
+    """A driver that is a list: it has neither the thread nor the process of its base class."""
+
     driver_version = "580.65.06"
     cuda_version = "13.0"
+    has_limits = False
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards or (card(),)
@@ -104,7 +108,6 @@ class FakeDriver:
         self.lost: frozenset[str] = frozenset()
         self.modes: dict[str, str] = {}  # a card's compute mode
         self.busy: dict[str, int] = {}  # percent of a card's time
-        self.has_limits = False
         self.held: dict[tuple[str, Path], DriverLimits] = {}
         self.refusal = ""  # of limits
         self.rounds_to = 1
