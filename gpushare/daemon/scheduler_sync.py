@@ -45,7 +45,10 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     it does not count as hung.
     """
     running = [
-        record for record in state.ledger.entries.values() if _is_scheduled(record, state.ledger)
+        record
+        for record in state.ledger.entries.values()
+        if record.shared and record.isolation != MPS and record.state == "bound"
+        if _may_run(record, state.ledger)
     ]
     by_card = {
         uuid: _corrected_shares(uuid, shares, state.observed)
@@ -102,11 +105,6 @@ def _corrected_shares(
         )
         for key, share in shares.items()
     }
-
-
-def _is_scheduled(record: TenantRecord, ledger: Ledger) -> bool:
-    is_gated = record.shared and record.isolation != MPS
-    return is_gated and record.state == "bound" and _may_run(record, ledger)
 
 
 def _may_run(record: TenantRecord, ledger: Ledger) -> bool:
@@ -171,7 +169,7 @@ class SchedulerSync:
         scheduler, command = self._scheduler, self._command()
         if scheduler is not None and scheduler.runs(command.program) and not self._rejected:
             self._send(scheduler)
-            answer = scheduler.send(complete_message())
+            answer = scheduler.send(message(COMPLETE))
             state = answer.error, answer.tenants, answer.time_scale
             if state == (0, len(self._sent), command.time_scale):
                 return
@@ -180,10 +178,10 @@ class SchedulerSync:
     def _send_all(self) -> None:
         """Name every tenant to a scheduler, from HELLO to COMPLETE."""
         scheduler = self._connected()
-        scheduler.send(hello_message())
+        scheduler.send(message(HELLO))
         self._sent = {}
         self._send(scheduler)
-        answer = scheduler.send(complete_message())
+        answer = scheduler.send(message(COMPLETE))
         if answer.error:
             raise SchedulerLost(f"process {scheduler.pid} speaks another version")
 
@@ -191,7 +189,7 @@ class SchedulerSync:
         """Send what differs from what was sent."""
         wanted = self._wanted()
         for key in [key for key in self._sent if key not in wanted]:
-            scheduler.send(remove_message(key))
+            scheduler.send(message(REMOVE, key))
             self._sent.pop(key)
             self._rejected.pop(key, None)
         for key, (pages, shares) in wanted.items():
@@ -205,10 +203,10 @@ class SchedulerSync:
     def _send_tenant(
         self, scheduler: Scheduler, key: str, pages: Pages, shares: TenantShares
     ) -> None:
-        message = tenant_message(key, shares)
+        tenant = message(TENANT, key, shares)
 
         def send(pages: Pages) -> int:
-            return scheduler.send(message, [pages.directory]).error
+            return scheduler.send(tenant, [pages.directory]).error
 
         error = pages.look(send, None)
         if error is None:
@@ -259,7 +257,7 @@ class SchedulerSync:
         if not scheduler.runs(command.program):
             return False
         try:
-            answer = scheduler.send(hello_message())
+            answer = scheduler.send(message(HELLO))
         except SchedulerLost:
             return False
         return answer.version == VERSION and answer.time_scale == command.time_scale
@@ -348,23 +346,12 @@ class SchedulerReply(NamedTuple):
     time_scale: int
 
 
-def hello_message() -> bytes:
-    """Return the first message of a connection: the tenants follow."""
-    return MESSAGE.pack(HELLO, VERSION, b"", 0, 0)
+def message(kind: int, key: str = "", shares: Sequence[tuple[str, Share]] = ()) -> bytes:
+    """Return a message: HELLO, COMPLETE, REMOVE of tenant `key`, or TENANT, which has `shares`.
 
-
-def complete_message() -> bytes:
-    """Return the message that all tenants have been named."""
-    return MESSAGE.pack(COMPLETE, VERSION, b"", 0, 0)
-
-
-def remove_message(key: str) -> bytes:
-    """Return the message that removes tenant `key`."""
-    return MESSAGE.pack(REMOVE, VERSION, key.encode(), 0, 0)
-
-
-def tenant_message(key: str, shares: Sequence[tuple[str, Share]]) -> bytes:
-    """Return the message that `key` has `shares`: a card's UUID and its part of it, each."""
+    HELLO is the first of a connection, and the tenants follow; with COMPLETE all have been named. A
+    share is a card's UUID and the tenant's part of it.
+    """
     packed = [
         SHARE.pack(
             uuid.encode(),
@@ -377,7 +364,7 @@ def tenant_message(key: str, shares: Sequence[tuple[str, Share]]) -> bytes:
         )
         for uuid, share in shares
     ]
-    return MESSAGE.pack(TENANT, VERSION, key.encode(), len(shares), 0) + b"".join(packed)
+    return MESSAGE.pack(kind, VERSION, key.encode(), len(shares), 0) + b"".join(packed)
 
 
 def read_reply(packet: bytes) -> SchedulerReply:

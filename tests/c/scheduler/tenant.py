@@ -51,7 +51,8 @@ class ScheduledTenant:
         """Name it to the scheduler, and return the errno that it answers."""
         parts = [(uuid, share) for uuid in self.uuids]
         return scheduler.send(
-            schedule_message.tenant_message(self.key, parts), [self.pages.directory]
+            schedule_message.message(schedule_message.TENANT, self.key, parts),
+            [self.pages.directory],
         ).error
 
     def say(

@@ -40,7 +40,7 @@ def honest(scheduler: Scheduler, make: Make) -> ScheduledTenant:
 def alive(scheduler: Scheduler) -> Iterator[None]:
     """Whatever a test did, the program answers afterwards: it is a sanitized one."""
     yield
-    assert scheduler.send(schedule_message.remove_message("0" * 16)).error == 0
+    assert scheduler.send(schedule_message.message(schedule_message.REMOVE, "0" * 16)).error == 0
 
 
 def descriptors(scheduler: Scheduler) -> int:
@@ -84,12 +84,14 @@ def test_a_page_of_the_wrong_kind_is_refused(scheduler: Scheduler, make: Make) -
     tenant = make("GPU-a")
     tenant.uuids = ("GPU-another",)
     assert tenant.added_to(scheduler) != 0
-    assert scheduler.send(schedule_message.remove_message("0" * 16)).tenants == 0
+    assert scheduler.send(schedule_message.message(schedule_message.REMOVE, "0" * 16)).tenants == 0
 
 
 def test_messages_that_are_none(scheduler: Scheduler, command: SchedulerCommand) -> None:
     chance = random.Random(2)
-    right = schedule_message.tenant_message("ab" * 8, [("GPU-a", HALF), ("GPU-b", HALF)])
+    right = schedule_message.message(
+        schedule_message.TENANT, "ab" * 8, [("GPU-a", HALF), ("GPU-b", HALF)]
+    )
     for _ in range(300):
         message = bytearray(right)
         for _ in range(chance.randrange(4)):
@@ -108,11 +110,16 @@ def test_descriptors_that_are_no_directory_or_too_many(
     tenant = make()
     parts = [("GPU-a", HALF)]
     before = descriptors(scheduler)
-    message = schedule_message.tenant_message(tenant.key, parts)
+    message = schedule_message.message(schedule_message.TENANT, tenant.key, parts)
     with (tmp_path / "plain").open("w") as file:
         for fds in ([file.fileno()], [file.fileno()] * 100, []):
             assert scheduler.send(message, fds).error != 0
-    assert scheduler.send(schedule_message.hello_message(), [tenant.pages.directory]).error == 0
+    assert (
+        scheduler.send(
+            schedule_message.message(schedule_message.HELLO), [tenant.pages.directory]
+        ).error
+        == 0
+    )
     assert descriptors(scheduler) == before
 
 
@@ -128,6 +135,6 @@ def test_a_tenant_that_comes_and_goes_leaves_nothing(scheduler: Scheduler, make:
     for _ in range(20):
         assert tenant.added_to(scheduler, Share(500, capped=True, online=False, priority=0)) == 0
         assert mapped() == 1
-        scheduler.send(schedule_message.remove_message(tenant.key))
+        scheduler.send(schedule_message.message(schedule_message.REMOVE, tenant.key))
     assert mapped() == 0
     assert descriptors(scheduler) == before

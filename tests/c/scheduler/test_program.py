@@ -165,7 +165,7 @@ def test_it_outlives_its_parent(
     wait_until(lambda: tenant.mode() == abi.GATE_WINDOW)
     again = Scheduler.connect(command.socket)
     assert again.pid == scheduler.pid
-    assert again.send(schedule_message.hello_message()).tenants == 2
+    assert again.send(schedule_message.message(schedule_message.HELLO)).tenants == 2
     again.close()
 
 
@@ -174,7 +174,7 @@ def test_without_tenants_it_ends_with_its_last_client(
 ) -> None:
     tenant = make()
     tenant.added_to(scheduler)
-    scheduler.send(schedule_message.remove_message(tenant.key))
+    scheduler.send(schedule_message.message(schedule_message.REMOVE, tenant.key))
     scheduler._socket.close()
     assert select.select([scheduler.pidfd], [], [], 20)[0]
     assert not command.socket.exists()
@@ -184,20 +184,20 @@ def test_a_tenant_that_is_not_named_again_is_forgotten(scheduler: Scheduler, mak
     stays, goes = make(), make()
     for tenant in (stays, goes):
         assert tenant.added_to(scheduler) == 0
-    scheduler.send(schedule_message.hello_message())
+    scheduler.send(schedule_message.message(schedule_message.HELLO))
     assert stays.added_to(scheduler) == 0
-    assert scheduler.send(schedule_message.complete_message()).tenants == 1
+    assert scheduler.send(schedule_message.message(schedule_message.COMPLETE)).tenants == 1
     wait_until(lambda: stays.mode() == abi.GATE_OPEN)  # alone now
 
 
 def test_nothing_is_decided_before_all_have_been_named(scheduler: Scheduler, make: Make) -> None:
     """The first tenant is not alone: an open gate would let a whole queue through."""
     first, second = make(), make()
-    scheduler.send(schedule_message.hello_message())
+    scheduler.send(schedule_message.message(schedule_message.HELLO))
     for tenant in (first, second):
         assert tenant.added_to(scheduler) == 0  # answered after what came of the message before
     assert first.gate(abi.GATE_HEARTBEAT_NS) == 0
-    scheduler.send(schedule_message.complete_message())
+    scheduler.send(schedule_message.message(schedule_message.COMPLETE))
     for tenant in (first, second):
         wait_until(lambda: tenant.gate(abi.GATE_HEARTBEAT_NS) > 0)  # noqa: B023 - called at once
         assert tenant.mode() == abi.GATE_CLOSED
@@ -209,7 +209,7 @@ def test_a_second_scheduler_does_not_write_the_same_gates(
     done = subprocess.run(command.argv, check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert "another gpushare-scheduler uses it" in done.stderr
-    assert scheduler.send(schedule_message.hello_message()).error == 0
+    assert scheduler.send(schedule_message.message(schedule_message.HELLO)).error == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
@@ -231,7 +231,7 @@ def test_another_users_messages_are_ignored(
         ["python3", "-c", said, str(command.socket)], check=False, capture_output=True, text=True
     )
     assert done.stdout == "b''\n", done.stderr
-    assert scheduler.send(schedule_message.hello_message()).error == 0
+    assert scheduler.send(schedule_message.message(schedule_message.HELLO)).error == 0
 
 
 def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) -> None:
@@ -240,7 +240,7 @@ def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) 
         version = struct.pack("<I", abi.ABI_VERSION - 1)
         os.pwrite(file.fileno(), version, abi.GRANT_HEADER_ABI_VERSION)
     assert tenant.added_to(scheduler) == errno.EPROTO
-    assert scheduler.send(schedule_message.hello_message()).tenants == 0
+    assert scheduler.send(schedule_message.message(schedule_message.HELLO)).tenants == 0
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,14 @@ def test_a_tenant_that_the_scheduler_lacks_is_sent_again(
     other = scheduler_of(node)
     assert other is not None
     with closing(other):
-        assert other.send(schedule_message.remove_message(tenant["key"])).tenants == 0
+        assert (
+            other.send(schedule_message.message(schedule_message.REMOVE, tenant["key"])).tenants
+            == 0
+        )
         sync.check()
-        wait_until(lambda: other.send(schedule_message.complete_message()).tenants == 1)
+        wait_until(
+            lambda: other.send(schedule_message.message(schedule_message.COMPLETE)).tenants == 1
+        )
 
 
 def test_a_scheduler_that_dies_is_restarted_and_informed(

@@ -51,11 +51,11 @@ class Scheduling:
     def tell(self) -> None:
         """Announce all of them to the scheduler."""
         shares = divide_compute(self._claims)
-        self._send(schedule_message.hello_message())
+        self._send(schedule_message.message(schedule_message.HELLO))
         for name, directory in self._directories.items():
             parts = [(self._uuid, shares[name])]
-            self._send(schedule_message.tenant_message(name, parts), [directory])
-        self._send(schedule_message.complete_message())
+            self._send(schedule_message.message(schedule_message.TENANT, name, parts), [directory])
+        self._send(schedule_message.message(schedule_message.COMPLETE))
 
     def _send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
