@@ -247,7 +247,7 @@ def _size(text: Any) -> int:
 
 
 #: Of each field that is one key of the file: the key, and what makes its value.
-_FIELDS: Final[Mapping[str, tuple[KeyPath, Callable[[Any], Any]]]] = {
+FIELDS: Final[Mapping[str, tuple[KeyPath, Callable[[Any], Any]]]] = {
     "run_dir": (("run_dir",), Path),
     "state_dir": (("state_dir",), Path),
     "libraries": (("library_dir",), Path),
@@ -277,7 +277,7 @@ def parse(text: str, file: Path) -> Config:
     document = checked(text, file)
     values = {
         name: read(value)
-        for name, (path, read) in _FIELDS.items()
+        for name, (path, read) in FIELDS.items()
         if (value := document.at(path)) is not None
     }
     timing = document.section(("timing",)).items()

@@ -30,21 +30,7 @@ from gpushare.quota.request_policy import RequestPolicy
 
 #: The keys of the file that fields of Config, and of its terms, are, where they have other names.
 _KEYS: Final = {
-    "reserve_bytes": "system_reserved",
-    "allow_uninterposed": "allow_bypass_capabilities",
-    "unknown": "audit.unallocated",
-    "docker_sockets": "engines.sockets",
-    "kubernetes_mode": "kubernetes.mode",
-    "metrics_days": "metrics_history.retention_days",
-    "metrics_bytes": "metrics_history.max_size",
-    "node_name": "kubernetes.node",
-    "accepts_node_labels": "kubernetes.node_labels",
-    "libraries": "library_dir",
-    "cdi": "driver.cdi_spec",
-    "mount_namespace": "runtime_mount_namespace",
-    "cdi_dir": "kubernetes.cdi_dir",
-    "history_days": "history.retention_days",
-    "history_bytes": "history.max_size",
+    **{name: ".".join(map(str, path)) for name, (path, _) in configuration.FIELDS.items()},
     "over": "audit.over_quota",
     "compute": "audit.gate_bypass",
     "compat": "compatibility",
