@@ -24,7 +24,7 @@ import stat
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -38,10 +38,11 @@ from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
+from gpushare.oci.bounded_read import parse_object
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
 from gpushare.protocol.operations import MalformedRequest, Operation
-from gpushare.quota.errors import QuotaError, printable, quoted
+from gpushare.quota.errors import QuotaError
 from gpushare.wait_policy import LOOK_SECONDS
 
 _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h, since Linux 6.5
@@ -216,34 +217,11 @@ class Connection:
 
 
 def decode_request(packet: bytes) -> dict[str, Any]:
-    """Return the fields of a request; MalformedRequest if a text is not valid Unicode.
-
-    Files, logs and databases cannot store half of a surrogate pair, which JSON can express.
-    """
-    fields = protocol.decode(packet)
-    for key, value in fields.items():
-        for text in (key, *_texts(value)):
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise MalformedRequest(
-                    f"{printable(key)} {quoted(text)}: not UTF-8 text. Use complete Unicode "
-                    "characters, without halves of surrogate pairs"
-                ) from None
-    return fields
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all keys and texts in `value`, however deep."""
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, list):
-            waiting += item
-        elif isinstance(item, dict):
-            waiting += [*item, *item.values()]
+    """Return the fields of a request, by the rules for a spec; MalformedRequest."""
+    try:
+        return parse_object(packet)
+    except ValueError as error:
+        raise MalformedRequest(f"not a JSON object: {error}") from error
 
 
 def receive(connection: Connection) -> tuple[bytes, tuple[int, ...], int]:
