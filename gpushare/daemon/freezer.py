@@ -174,7 +174,8 @@ class Freezer:
             raise CannotFreeze(f"tenant {key} no longer exists: it has exited")
         if record.state == "none":
             raise CannotFreeze(f"{record.title} has no share of a GPU: {record.why}")
-        if record.state == "reserved" or _is_being_started(record.pid):
+        # One that still runs its runtime's code has a caller that waits for it.
+        if record.state == "reserved" or processes.is_nobodys_program(record.pid):
             raise CannotFreeze(f"{record.title} is still starting; try again when it is running")
         return record
 
@@ -230,14 +231,6 @@ class Freezer:
             self._killed.pop(record.key, lambda: None)()
         else:
             log("tenant-kill-retried", "warning", **record.identity, reason=why)
-
-
-def _is_being_started(pid: int) -> bool:
-    """Whether it still runs its runtime's code, which a caller waits for."""
-    try:
-        return processes.is_nobodys_program(pid)
-    except OSError:
-        return False
 
 
 # A tenant's cgroup. To freeze it takes one that has all of its processes and no others, perhaps in

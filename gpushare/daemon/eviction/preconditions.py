@@ -203,7 +203,7 @@ def _refuse_without_memory(
             f"{why}it has {format_size(eviction.bytes)}, and evict.host_memory is "
             f"{format_size(bound)}{has}. Restore or stop another container, or raise the key"
         )
-    available = available_bytes()
+    available = machine_memory("MemAvailable")
     if needed > available:
         raise CannotEvict(
             f"{why}it needs {shown} of host memory, and this machine has "
@@ -229,7 +229,7 @@ def evicted_bytes(ledger: Ledger, besides: str = "") -> int:
 def host_memory_bound(node: Node) -> int:
     """Return how much host memory evicted tenants may have together."""
     bound = node.config.evict.host_memory_bytes
-    return total_bytes() // 2 if bound is None else bound
+    return machine_memory("MemTotal") // 2 if bound is None else bound
 
 
 # Evicted memory is anonymous memory of the tenant's own processes. It counts in their memory
@@ -286,17 +286,11 @@ def _left_bytes(group: Path, most: str, used: str, inactive: str) -> int | None:
     return max(0, int(limit) - taken + min(idle, taken))
 
 
-def available_bytes() -> int:
-    """Return what the machine has for new memory without swapping (proc(5), MemAvailable)."""
-    return _meminfo("MemAvailable")
+def machine_memory(name: str) -> int:
+    """Return a figure of the machine's memory in bytes: MemTotal, or MemAvailable (proc(5)).
 
-
-def total_bytes() -> int:
-    """Return the machine's memory."""
-    return _meminfo("MemTotal")
-
-
-def _meminfo(name: str) -> int:
+    The latter is what it has for new memory without swapping.
+    """
     for line in _MEMINFO.read_text(encoding="ascii").splitlines():
         key, _, rest = line.partition(":")
         if key == name:

@@ -140,11 +140,14 @@ def is_being_killed(pid: int) -> bool:
 
 
 def is_nobodys_program(pid: int) -> bool:
-    """Whether `pid` was forked and has executed nothing since; OSError where it is gone.
+    """Whether `pid` was forked and has executed nothing since.
 
     A container's first process is the runtime's own until the container is started.
     """
-    return bool(int(_stat(pid)[6]) & _PF_FORKNOEXEC)
+    try:
+        return bool(int(_stat(pid)[6]) & _PF_FORKNOEXEC)
+    except OSError:
+        return False
 
 
 def _is_lost_pipe(descriptor: Path) -> bool:

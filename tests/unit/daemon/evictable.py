@@ -185,8 +185,7 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
         key = next((one.key for one in made.tenants if pid in one.pids), None)
         return own(pid) if key is None else {"": f"/evictable/{key}"}
 
-    monkeypatch.setattr(preconditions, "available_bytes", lambda: 1 << 40)
-    monkeypatch.setattr(preconditions, "total_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(preconditions, "machine_memory", lambda _: 1 << 40)
     monkeypatch.setattr(preconditions, "least_memory", lambda *_: None)
     monkeypatch.setattr(processes, "members", members)
     monkeypatch.setattr(processes, "cgroups_of", cgroups_of)

@@ -335,9 +335,10 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
     made.configure(host_memory_bytes=0)
     made.refuses(second, r"evict\.host_memory of gpushare\.yaml is 0")
     made.configure(host_memory_bytes=60 * GIB)
-    monkeypatch.setattr(preconditions, "available_bytes", lambda: GIB)
+    sizes = {"MemTotal": 1 << 40, "MemAvailable": GIB}
+    monkeypatch.setattr(preconditions, "machine_memory", sizes.__getitem__)
     made.refuses(second, "this machine has 1 GiB available")
-    monkeypatch.setattr(preconditions, "available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(preconditions, "machine_memory", lambda _: 1 << 40)
     least = MemoryLimit("/sys/fs/cgroup/train", 2 * GIB)
     monkeypatch.setattr(preconditions, "least_memory", lambda *_: least)
     made.refuses(second, "the container's memory limit leaves 2 GiB")
