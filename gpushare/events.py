@@ -212,9 +212,6 @@ EVENTS: Final = {
     "driver-sample-failed": "An internal error while the driver was sampled.",
     "simulator-time-scale-unknown": "A simulated device does not report its time scale.",
     "context-size-measured": "The memory of a CUDA context on a card model was measured.",
-    "context-size-learned": (
-        "The memory of a CUDA context on a card model was learned from a container."
-    ),
     "context-size-measurement-failed": (
         "The memory of a CUDA context on a card model could not be measured."
     ),

@@ -171,6 +171,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     )
     for job in again:
         loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, job)
+    loop.every(lambda: _RENEW_SECONDS, lambda: decide.submit(loader.measure_missing))
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     beat = partial(watchdog.beat, "truth")
     sampling = SamplingLoop(state, loader, parts.audit, beat, scheduler.changed)

@@ -3,20 +3,13 @@
 
 `gpushare-probe` makes a context against the real driver, and NVML says what its process then holds;
 with it is measured to what the driver rounds buffers up (at the end of this file). Where that
-cannot be done (no probe installed, a card that is full) the size is learned from the tenants; until
-the first has one it is 0 and a quota below one context is not refused.
-
-What is learned is hearsay: a tenant may claim contexts that it does not have, or memory that it
-does not hold. So each tenant has one vote, the figure is in the middle of them, and it is never
-written to disk. Too low a figure costs nothing: what contexts take beyond their price is
-overhead, and counted a second later. Too high a one would charge every tenant for it, so of two
-votes the lower counts.
+cannot be done (a card that is full) it is tried again later; until then the size is 0: a quota
+below one context is not refused, and what contexts take is overhead, counted a second later.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import threading
 import time
@@ -37,7 +30,6 @@ _START_SECONDS: Final = 60.0  # a first context on a machine without persistence
 _WAIT_SECONDS: Final = 6.0  # less than a launcher waits for its answer
 _LOOK_SECONDS: Final = 0.1
 _LOOKS: Final = 100
-_MOST_VOTES: Final = 63  # of the last tenants; one with fewer containers than half cannot decide
 
 
 class DriverFigures(NamedTuple):
@@ -49,7 +41,7 @@ class DriverFigures(NamedTuple):
 
 
 class ContextSizes:
-    """The figures, kept in `directory`. Any thread may ask and learn.
+    """The figures, kept in `directory`. Any thread may ask.
 
     `sizes` has the bytes that a context takes, by the card's model; a model that is not in it is
     not known yet. The mapping is replaced, never changed.
@@ -60,7 +52,6 @@ class ContextSizes:
         self._driver_version = driver_version
         self._lock = threading.Lock()
         self._measured: dict[str, DriverFigures] = self._read()
-        self._votes: dict[str, dict[str, int]] = {}  # by model, then by tenant
         self._settled = threading.Event()
         self._patience = 0.0
         self._publish()
@@ -71,7 +62,6 @@ class ContextSizes:
             if driver_version == self._driver_version:
                 return False
             self._driver_version = driver_version
-            self._votes.clear()
             self._publish()
         self._settled.clear()
         return True
@@ -92,26 +82,9 @@ class ContextSizes:
         self._settled.wait(max(0.0, self._patience - time.monotonic()))
 
     def is_measured(self, card: Card) -> bool:
-        """Whether the figure was measured, not guessed from tenants."""
+        """Whether the figure is known."""
         with self._lock:
             return self._key(card) in self._measured
-
-    def learn(self, card: Card, tenant: str, context_bytes: int) -> None:
-        """Note what each of a tenant's contexts takes; its least counts, for modules are in it."""
-        with self._lock:
-            votes = self._votes.setdefault(card.model, {})
-            is_measured = self._key(card) in self._measured
-            if is_measured or votes.get(tenant, context_bytes + 1) <= context_bytes:
-                return
-            before = self.sizes.get(card.model, 0)
-            votes.pop(tenant, None)
-            votes[tenant] = context_bytes
-            while len(votes) > _MOST_VOTES:
-                del votes[next(iter(votes))]
-            self._publish()
-            now = self.sizes[card.model]
-        if now != before:
-            log("context-size-learned", model=card.model, bytes=now)
 
     def rounding(self, card: Card) -> tuple[int, int]:
         """Return to what the driver rounds small and large buffers up; 0 where it is not known."""
@@ -139,19 +112,14 @@ class ContextSizes:
             log("context-size-write-failed", "warning", file=str(self._file), error=str(error))
 
     def _publish(self) -> None:
-        """Publish what is known of this driver. Of two votes the lower is in the middle."""
-        learned = {
-            model: statistics.median_low(votes.values())
-            for model, votes in self._votes.items()
-            if votes
-        }
+        """Publish what is known of this driver."""
         version = f" {self._driver_version}"
         measured = {
             key.removesuffix(version): figures.context_bytes
             for key, figures in self._measured.items()
             if key.endswith(version)
         }
-        self.sizes: Mapping[str, int] = MappingProxyType({**learned, **measured})
+        self.sizes: Mapping[str, int] = MappingProxyType(measured)
 
     def _key(self, card: Card) -> str:
         return f"{card.model} {self._driver_version}"

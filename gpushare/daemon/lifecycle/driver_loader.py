@@ -124,7 +124,6 @@ class DriverLoader:
             state.observed,
             non_tenant_half_life=state.node.config.timing.non_tenant_half_life_seconds,
             holds=device_clients(simulator_env(files), ROOT),
-            learned=lambda card, tenant, size: self._learn(contexts, card, tenant, size),
             changed=lambda now: state.decide.submit(lambda: self.take_over(now)),
         )
         # A process that uses a card by now is no tenant's; the probe, which comes later, is ours.
@@ -156,6 +155,15 @@ class DriverLoader:
             raise
         return nvml
 
+    def measure_missing(self) -> None:
+        """Measure again the contexts that could not be measured: their cards were full."""
+        driver = self._state.node.driver
+        if driver is None or all(
+            driver.contexts.is_measured(card) or card.is_divided for card in driver.cards
+        ):
+            return
+        self._measure_contexts(driver)
+
     def _measure_contexts(self, driver: LoadedDriver) -> None:
         driver.contexts.expect()
         threading.Thread(target=self._measure, name="calibration", daemon=True).start()
@@ -177,12 +185,6 @@ class DriverLoader:
                     self._publish_context_size(driver.contexts, card)
         finally:
             driver.contexts.settle()
-
-    def _learn(self, contexts: ContextSizes, card: Card, tenant: str, size: int) -> None:
-        """Learn from a tenant what a context takes, where it is not known."""
-        if not contexts.is_measured(card):
-            contexts.learn(card, tenant, size)
-            self._publish_context_size(contexts, card)
 
     def _publish_context_size(self, contexts: ContextSizes, card: Card) -> None:
         """Write what a context takes of `card` into the grant pages of its tenants."""

@@ -23,7 +23,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from gpushare import abi
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
@@ -43,7 +42,6 @@ from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.observed import AuditInput, CardUsage, Observations, TenantOnCard, UsageView
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
 from gpushare.daemon.pages.tenants import Pages, Tenants
-from gpushare.daemon.placement.model import Card
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 
@@ -62,7 +60,6 @@ class UsageSampler:
         observed: Observations,
         *,
         non_tenant_half_life: float,
-        learned: Callable[[Card, str, int], None],
         holds: Callable[[int], bool] = lambda _: True,
         changed: Callable[[DriverGeneration], None] = lambda _: None,
     ) -> None:
@@ -77,7 +74,6 @@ class UsageSampler:
         self._cards = {card.uuid: card for card in driver.cards()}
         self._non_tenants = NonTenantUse(non_tenant_half_life)
         self._overheads: dict[tuple[str, int], Overhead] = {}
-        self._learned = learned
         self._generation: DriverGeneration | None = None
         self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet
         self._mps_clients: frozenset[TenantOnCard] = frozenset()
@@ -221,14 +217,6 @@ class UsageSampler:
                 measured = pages.look(_published(number), 0)
             share = min(100, sum(use.utilization or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
-            contexts = after[number].contexts
-            if measured and overhead.is_settled and 0 < contexts <= len(uses):
-                # Beside its account are its contexts, as far as that can be seen.
-                price = pages.look(_priced(number), 0)  # no context is charged at more than that
-                context_bytes = measured // contexts + min(
-                    after[number].kinds[abi.KIND_CONTEXT] // contexts, price
-                )
-                self._learned(self._cards[allocation.uuid], record.key, context_bytes)
             used[record.key, allocation.uuid] = after[number].used_bytes(measured)
         return used
 
@@ -334,10 +322,6 @@ def _published(number: int) -> Callable[[Pages], int]:
     return lambda pages: pages.grant.overhead_bytes(number)
 
 
-def _priced(number: int) -> Callable[[Pages], int]:
-    return lambda pages: pages.grant.context_bytes(number)
-
-
 def _write(number: int, overhead_bytes: int, utilization: int) -> Callable[[Pages], None]:
     def write(pages: Pages) -> None:
         pages.grant.set_measured(number, overhead_bytes, utilization)
@@ -367,11 +351,6 @@ class Overhead:
         # Until there are enough looks one of them may be the race itself.
         known = () if len(self._looks) == _LOOKS else (self._published_bytes,)
         return min(*self._looks, *known)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all of the last looks agree."""
-        return len(self._looks) == _LOOKS and min(self._looks) == max(self._looks)
 
 
 def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping[TenantOnCard, int]:

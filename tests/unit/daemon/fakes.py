@@ -199,7 +199,6 @@ class FakeDaemon(DaemonState):
             self.tenants,
             self.observed,
             non_tenant_half_life=60,
-            learned=lambda *_: None,
         )
         self.meter = ComputeMeter(self.ledger, self.tenants, self.observed)
         self.checkpoints = FakeCheckpoints()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpushare.config import Config, HostMemory
+from gpushare.daemon.cards.context_size import DriverFigures
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverLimits,
@@ -26,7 +27,7 @@ from gpushare.daemon.lifecycle.bind import BackendFailed, bind
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
 from gpushare.daemon.limits import set_driver_limits
-from gpushare.daemon.node import NoDriver
+from gpushare.daemon.node import LoadedDriver, NoDriver
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
@@ -112,6 +113,19 @@ def test_the_driver_holds_each_card_of_a_bound_tenant(limited: LimitedNode) -> N
     four = DriverLimits(4 * GIB, 4 * GIB)
     each = {(fakes.card(number).uuid, limited.cgroup): four for number in (0, 1)}
     assert (limited.driver.held, limited.isolation(key)) == (each, "driver")
+
+
+def test_only_a_context_that_was_not_measured_is_measured_again(
+    limited: LimitedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[LoadedDriver] = []
+    monkeypatch.setattr(DriverLoader, "_measure_contexts", lambda _, driver: asked.append(driver))
+    loader, driver = DriverLoader(limited.node), limited.node.node.loaded()
+    loader.measure_missing()
+    assert asked == [driver]
+    driver.contexts.keep(fakes.card(0), DriverFigures(500 * MIB))
+    loader.measure_missing()
+    assert asked == [driver]
 
 
 def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: LimitedNode) -> None:

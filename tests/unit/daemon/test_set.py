@@ -461,18 +461,6 @@ def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) 
     assert ContextSizes(tmp_path, "581").sizes.get(card(0).model, 0) == 0
 
 
-@pytest.mark.parametrize("lie", [1, 100 * GIB])
-def test_a_false_context_count_decides_nothing(tmp_path: Path, lie: int) -> None:
-    contexts = ContextSizes(tmp_path, "580")
-    for _ in range(3):
-        contexts.learn(card(), "liar", lie)
-        lie -= 1
-    for honest, seen in (("a", 520), ("b", 500)):
-        contexts.learn(card(), honest, seen * MIB)
-    assert 500 * MIB <= contexts.sizes.get(card().model, 0) <= 520 * MIB
-    assert ContextSizes(tmp_path, "580").sizes.get(card().model, 0) == 0, "hearsay is not kept"
-
-
 @pytest.mark.parametrize(
     ("small", "large", "rounding"),
     [
