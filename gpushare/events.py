@@ -67,8 +67,6 @@ EVENTS: Final = {
     "freeze-record-failed": (
         "The disk does not take the record of a freeze or kill, which is in effect all the same."
     ),
-    "overrides-damaged": "The operator's settings were damaged; the last good ones apply.",
-    "overrides-copy-failed": "The operator's settings are stored without a second copy.",
     "integrity-lost": (
         "What is allocated is not known: new reservations are refused until an operator checks."
     ),
@@ -291,7 +289,6 @@ KEPT: Final = frozenset(
         "ledger-damaged",
         "ledger-repaired",
         "ledger-write-failed",
-        "overrides-damaged",
         "integrity-lost",
         "integrity-confirmed",
         "tenant-recovered",

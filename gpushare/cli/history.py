@@ -38,7 +38,6 @@ TEXTS: Final = {
     "ledger-damaged": "files of {folder} were damaged ({error}): {files}",
     "ledger-repaired": "the ledger had lost {tenants}: restored from the copies",
     "ledger-write-failed": "the ledger cannot be written to disk: {error}",
-    "overrides-damaged": "{reason}: the operator's last good settings apply",
     "integrity-lost": "new reservations are refused: {reason}",
     "integrity-confirmed": "the operator confirmed the integrity of the ledger",
     "tenant-recovered": "was recovered from its pages: {memory_bytes}, process {pid}",

@@ -403,52 +403,17 @@ def test_a_setting_that_cannot_be_written_is_not_in_force(
     assert overrides.of("one") == {"memory": "4GiB"}
     monkeypatch.undo()
     assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"one": {"speed": "1"}}', "\0" * 64, None])
-def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
-    tmp_path: Path, content: str | None
-) -> None:
-    first = Overrides(tmp_path)
-    first.set("one", {"memory": "4GiB"})
-    first.set("two", {"memory": "6GiB"})
-    file = tmp_path / "overrides.json"
-    whole = file.read_text()
-    if content is None:
-        file.unlink()
-    else:
-        file.write_text(content)
-    found = Overrides(tmp_path)
-    assert (found.of("one"), found.of("two")) == ({"memory": "4GiB"}, {"memory": "6GiB"})
-    assert "the last settings of `gpushare set` remain in effect" in found.notice
-    if content is not None:
-        assert (tmp_path / "overrides.json.damaged-1").read_text() == content
-        assert file.read_text() == whole
-        assert Overrides(tmp_path).notice == ""
-
-
-def test_a_file_of_settings_that_cannot_be_read_or_copied_is_named(tmp_path: Path) -> None:
-    last = tmp_path / "overrides.json.last"
-    last.mkdir()
-    made = Overrides(tmp_path)
-    made.set("one", {"memory": "4GiB"})
-    assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
-    (tmp_path / "overrides.json").write_text("{")
-    with pytest.raises(OverridesError):
-        Overrides(tmp_path)
+def test_an_operators_own_correction_is_taken(tmp_path: Path) -> None:
+    Overrides(tmp_path).set("one", {"memory": "4GiB"})
+    (tmp_path / "overrides.json").write_text('{"one": {"memory": "8GiB"}}')
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
     (tmp_path / "overrides.json").unlink()
     (tmp_path / "overrides.json").mkdir()
     with pytest.raises(OverridesError, match=r"overrides\.json: Is a directory"):
         Overrides(tmp_path)
-
-
-def test_an_operators_own_correction_is_taken_and_kept(tmp_path: Path) -> None:
-    Overrides(tmp_path).set("one", {"memory": "4GiB"})
-    (tmp_path / "overrides.json").write_text('{"one": {"memory": "8GiB"}}')
-    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
-    (tmp_path / "overrides.json").write_text("{")
-    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
 
 
 def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
@@ -481,7 +446,16 @@ def test_the_rounding_follows_from_the_drivers_figures(
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", '{"one": 4}', '{"one": {"policy": "fastest"}}', '{"one": {"memory": "4"}}'],
+    [
+        "",
+        "\0" * 64,
+        "{",
+        "[]",
+        '{"one": 4}',
+        '{"one": {"speed": "1"}}',
+        '{"one": {"policy": "fastest"}}',
+        '{"one": {"memory": "4"}}',
+    ],
 )
 def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "overrides.json").write_text(content)
