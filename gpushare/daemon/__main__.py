@@ -18,12 +18,7 @@ from gpushare import wait_policy
 from gpushare.config import Config
 from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
 from gpushare.daemon.core import privileges
-from gpushare.daemon.core.log import (
-    attach_listener,
-    detach_listener,
-    log,
-    report_suppressed,
-)
+from gpushare.daemon.core.log import log, report_suppressed, sinks
 from gpushare.daemon.core.loop import Loop, Worker, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.freezer import Freezer
@@ -80,11 +75,6 @@ def _parser() -> argparse.ArgumentParser:
         help="load the driver's modules, make its device nodes and exit; for the unit",
     )
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
-    parser.add_argument(
-        "--foreground",
-        action="store_true",
-        help="for compatibility: gpushared never forks",
-    )
     parser.add_argument("--version", action="version", version=f"gpushared {gpushare.__version__}")
     return parser
 
@@ -120,7 +110,7 @@ def run(config: Config) -> None:
             most_bytes=config.history_bytes,
             name_of=known.name_of,
         )
-        attach_listener(history.note)
+        sinks.append(history.note)
         mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
         threads = Threads.start()
         state = build_state(config, loop, threads, mounts, known)
@@ -132,7 +122,7 @@ def run(config: Config) -> None:
             if state.metrics_history is not None:
                 state.metrics_history.close()
             if state.history is not None:
-                detach_listener(state.history.note)
+                sinks.remove(state.history.note)
                 state.history.close(_FINISH_SECONDS)
     finally:
         listener.close()
@@ -246,7 +236,9 @@ def _lock(config: Config) -> int:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise CannotStart(f"{folder}: {error.strerror}; set run_dir and state_dir") from error
-    _refuse_writable(config.run_dir)
+    status = config.run_dir.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:  # others could replace our socket
+        raise CannotStart(f"{config.run_dir} can be written by others than root; chmod 755 it")
     fd = os.open(config.run_dir / wait_policy.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         wait_policy.take_lock(fd)
@@ -260,13 +252,6 @@ def _lock(config: Config) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
-
-
-def _refuse_writable(folder: Path) -> None:
-    """Refuse a directory that other users can write: they could replace our socket."""
-    status = folder.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
 
 
 def _metrics_history(state: DaemonState) -> MetricsHistory:

@@ -357,16 +357,6 @@ def best_isolation(driver: LoadedDriver | None) -> str:
     return DRIVER if driver.nvml.has_limits else INTERPOSER
 
 
-def initial_isolation(isolation: str, *, whole: bool, backend: str | None = None) -> str:
-    """Return what holds a quota until its tenant is bound, whose applicant comes with `isolation`.
-
-    That is interposer, advice for a process that may bypass it, or MPS on a card in that mode.
-    """
-    if backend == MPS:
-        return MPS
-    return EXCLUSIVE if whole else isolation
-
-
 def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
     """Return the backend below the interposer that may hold a bound tenant, "" where none does."""
     if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED, MPS}:

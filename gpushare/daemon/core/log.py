@@ -30,22 +30,11 @@ from gpushare.metrics_schema import BOUNDS, OperationMetrics
 #: Called with (seconds since the epoch, event, level, fields) of each; they return at once.
 Sink = Callable[[float, str, str, Mapping[str, Any]], None]
 
-_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 _STDERR: Final = 2
 _encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
-_sinks: list[Sink] = []
+sinks: list[Sink] = []  # they are told of every event
 _lock = threading.RLock()  # a signal's handler logs in the midst of another line
 _counts: Counter[str] = Counter()
-
-
-def attach_listener(sink: Sink) -> None:
-    """Tell `sink` of every event from now on."""
-    _sinks.append(sink)
-
-
-def detach_listener(sink: Sink) -> None:
-    """Tell `sink` no more."""
-    _sinks.remove(sink)
 
 
 def event_count(event: str) -> int:
@@ -187,7 +176,6 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
 
     A full or closed stderr loses the line: the daemon continues.
     """
-    assert level in _LEVELS
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
     line = _encode({"time": stamp, "level": level, "event": event, **fields})
@@ -197,7 +185,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
             return
     with contextlib.suppress(OSError):
         os.write(_STDERR, line.encode() + b"\n")
-    for sink in tuple(_sinks):
+    for sink in tuple(sinks):
         sink(now, event, level, fields)
 
 

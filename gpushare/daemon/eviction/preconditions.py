@@ -76,15 +76,11 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
         return "it has not started yet"
     if record.eviction is not None:
         return _STATE_TEXTS[record.eviction.state]
-    driver = state.node.loaded()
-    unsupported = why_unsupported(driver.nvml.driver_version)
-    if unsupported:
-        return unsupported
-    if host_memory_bound(state.node) <= 0:
-        return "evict.host_memory of gpushare.yaml is 0"
+    if fault := eviction_fault(state.node):
+        return fault
     if not record.shared:
         return "it has whole cards, and no library that could ask for its restore"
-    cards = [driver.card(allocation.uuid) for allocation in record.allocations]
+    cards = [state.node.card(allocation.uuid) for allocation in record.allocations]
     if any(card is not None and card.instance is not None for card in cards):
         return "it has a MIG instance, which the driver cannot evict"
     if state.ledger.is_frozen(record.key):
@@ -93,6 +89,15 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     if record.isolation == MPS or any(use.is_mps for _, use in uses):
         return "it uses an MPS server, whose clients the driver cannot evict"
     return why_not_claimed(record, state.tenants)
+
+
+def eviction_fault(node: Node) -> str:
+    """Return why no container of this node can be evicted, "" if they can."""
+    if node.driver is None:
+        return "there is no driver"
+    if host_memory_bound(node) <= 0:
+        return "evict.host_memory of gpushare.yaml is 0"
+    return why_unsupported(node.driver.nvml.driver_version)
 
 
 def why_not_claimed(record: TenantRecord, tenants: Tenants) -> str:

@@ -357,12 +357,6 @@ def take_over_changed_driver(node: Node) -> None:
         raise NoDriver(fault)
 
 
-def watch_driver(node: Node) -> None:
-    """Look every few seconds, so that it is known before a container asks."""
-    with contextlib.suppress(NoDriver):  # kept in node.driver_fault, which status shows
-        take_over_changed_driver(node)
-
-
 def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
     """Read the spec again; return why the driver cannot be used, empty where it can be used."""
     place = cdi_spec_path(node.config)

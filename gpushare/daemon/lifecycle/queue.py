@@ -33,7 +33,6 @@ from gpushare.daemon.placement.waiting import (
     WaitingRequest,
     can_ever_fit,
     find_next,
-    in_order,
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -278,7 +277,7 @@ class Queue:
                 WaitingRequest(ticket.id, request, since=ticket.arrived, obstacle=obstacle)
             )
         requests += self._restores.requests(self._next_number())
-        return in_order(requests)
+        return sorted(requests, key=lambda entry: entry.request.rank)
 
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
         node, ledger = self._state.node, self._state.ledger

@@ -22,13 +22,14 @@ from gpushare.daemon.core.loop import boottime, wait_readable
 from gpushare.daemon.freezer import Freezer, kill_unbound, runs_unbound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, recover
-from gpushare.daemon.lifecycle.driver_loader import watch_driver
+from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.limits import (
     clear_driver_limits,
     forget_shortfalls,
     hold_by_driver,
     retry_driver_limits,
 )
+from gpushare.daemon.node import NoDriver
 from gpushare.daemon.pages.grant_page import LayoutMismatch
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
@@ -235,7 +236,8 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     retry_driver_limits(state.node, state.ledger, state.tenants)
     state.names.submit(lambda: container_edits.sweep_compat(state.node, state.ledger))
     sweep_refusals(state)
-    watch_driver(state.node)
+    with suppress(NoDriver):  # kept in node.driver_fault, which status shows
+        take_over_changed_driver(state.node)
 
 
 def _look_again(record: TenantRecord, state: DaemonState) -> None:

@@ -19,7 +19,7 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.lifecycle import bounds, release, scheduled
 from gpushare.daemon.lifecycle.container_edits import place_suitably
-from gpushare.daemon.limits import INTERPOSER, check_supported, initial_isolation, reclaim_rounds
+from gpushare.daemon.limits import EXCLUSIVE, INTERPOSER, check_supported, reclaim_rounds
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
@@ -252,7 +252,8 @@ def _entry(
     node: Node,
 ) -> TenantRecord:
     quota, effective, whole = request.quota, request.effective, request.is_whole
-    isolation = applicant.isolation or INTERPOSER
+    # Until it is bound: advice for a process that may bypass the interposer.
+    isolation = EXCLUSIVE if whole else applicant.isolation or INTERPOSER
     return replace(
         applicant,
         state="reserved",
@@ -260,7 +261,7 @@ def _entry(
         weight=effective.weight,
         priority=effective.priority,
         class_=effective.class_,
-        isolation=initial_isolation(isolation, whole=whole, backend=quota.backend),
+        isolation=MPS if quota.backend == MPS else isolation,
         quota=to_record(quota.requested),
         requested=to_record(quota.before_operator),
         notes=truncated_notes(effective.notes),

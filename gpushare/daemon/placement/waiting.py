@@ -13,7 +13,7 @@ none while what its own user or namespace already has stands in its way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.daemon.placement.choose import find_obstacle, place_request
@@ -78,11 +78,6 @@ class QueueState:
         """Return `capacities`, with those closed that are withheld for others than `own`."""
         others = {uuid: entry for uuid, entry in self.withheld.items() if entry.ticket != own}
         return with_withheld(capacities, others, rank)
-
-
-def in_order(waiting: Iterable[WaitingRequest]) -> list[WaitingRequest]:
-    """Return the requests in the order in which they are granted."""
-    return sorted(waiting, key=lambda entry: entry.request.rank)
 
 
 def usable_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:

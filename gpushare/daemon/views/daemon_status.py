@@ -10,8 +10,7 @@ from typing import Final
 import gpushare
 from gpushare import config
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
-from gpushare.daemon.eviction.checkpoint_client import why_unsupported
-from gpushare.daemon.eviction.preconditions import host_memory_bound
+from gpushare.daemon.eviction.preconditions import eviction_fault
 from gpushare.daemon.limits import best_isolation
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement.model import CardCapacity
@@ -47,25 +46,6 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             )
 
 
-def _unlisted_instances(node: Node) -> Iterator[str]:
-    """Yield the MIG instances that the CDI spec of the driver does not list."""
-    driver = node.driver
-    instances = [card for card in driver.cards if card.instance] if driver else []
-    if driver is None or not instances:
-        return
-    listed = driver.files.cdi.devices
-    missing = [
-        card.instance.names[0]
-        for card in instances
-        if card.instance and listed.keys().isdisjoint((card.uuid, *card.instance.names))
-    ]
-    if missing:
-        yield (
-            f"MIG instances {', '.join(missing)} are not in the CDI spec of the driver, so no "
-            "container gets them. Generate it again: gpushare cdi generate"
-        )
-
-
 def _mps_faults(capacity: CardCapacity, node: Node, ledger: Ledger) -> Iterator[str]:
     """Yield why a card in MPS mode takes no containers, or no processes."""
     card = f"card {capacity.card.index}"
@@ -91,7 +71,6 @@ def _warnings(state: DaemonState) -> Iterator[str]:
     else:
         yield node.driver_fault or (f"the driver's figures are stale: {stale}" if stale else "")
     yield from _unhealthy(state)
-    yield from _unlisted_instances(node)
     for container in state.observed.unallocated[:_MOST_UNALLOCATED]:
         yield (
             f"process {container.pid} ({container.name}) in {container.container} has "
@@ -137,15 +116,6 @@ def status_row(state: DaemonState) -> DaemonStatus:
         kubernetes_mode=state.node.config.kubernetes_mode,
         accepts_node_labels=state.node.config.accepts_node_labels,
         node_settings=dict(state.node.config.node_settings),
-        eviction_fault=_eviction_fault(state.node),
+        eviction_fault=eviction_fault(state.node),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
-
-
-def _eviction_fault(node: Node) -> str:
-    """Return why no container of this node can be evicted, "" if they can."""
-    if node.driver is None:
-        return "there is no driver"
-    if host_memory_bound(node) <= 0:
-        return "evict.host_memory of gpushare.yaml is 0"
-    return why_unsupported(node.driver.nvml.driver_version)

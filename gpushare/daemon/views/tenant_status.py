@@ -207,8 +207,13 @@ def _intervention_warning(title: str, intervention: Intervention) -> str:
 def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
     eviction = record.eviction
     if eviction is None:
-        if kill_hangs(record, state.node):
-            yield from _kill_warnings(record, state.node.loaded().nvml.driver_version)
+        if kill_hangs(record, state.node):  # cuda-checkpoint issue 53
+            driver = state.node.loaded().nvml.driver_version
+            yield (
+                f"{record.title} was restored by driver {driver}, with which killing a restored "
+                f"process has hung a host: end it with gpushare stop {record.title}, which evicts "
+                "it first"
+            )
         return
     if eviction.state == "failed":
         yield (
@@ -233,14 +238,6 @@ def _awaited(record: TenantRecord, state: DaemonState) -> str:
     return "it waits until a card has room"
 
 
-def _kill_warnings(record: TenantRecord, driver: str) -> Iterator[str]:
-    """Yield what a driver does to a host whose restored process is killed (cuda-checkpoint 53)."""
-    yield (
-        f"{record.title} was restored by driver {driver}, with which killing a restored process "
-        f"has hung a host: end it with gpushare stop {record.title}, which evicts it first"
-    )
-
-
 def _idle_warnings(record: TenantRecord, node: Node, observed: Observations) -> Iterator[str]:
     action = node.config.terms_of(record.namespace).idle.action
     if record.key in observed.idle and action not in {"report", "evict"}:
@@ -262,7 +259,13 @@ def _card_warnings(
 ) -> Iterator[str]:
     compute, where = card["compute"], f"{record.title} on card {card['index']}"
     if card["over_limit_bytes"]:
-        yield _over(record, card)
+        used, limit, over = map(
+            format_size, (card["used_bytes"], card["limit_bytes"], card["over_limit_bytes"])
+        )
+        yield (
+            f"{record.title} uses {used} of {limit} on card {card['index']}: "
+            f"allocations fail until it frees {over}"
+        )
     usage = observed.compute_of(record.key, card["uuid"])
     if usage.gate_bypassed and node.config.terms_of(record.namespace).compute != "observe":
         how = "work bypasses the launch gate"
@@ -325,14 +328,4 @@ def _over_quota_warnings(
         f"{record.title} uses {used} of card {card['index']} according to the driver, over its "
         f"limit of {may}: "
         f"it bypasses the interposer library; {fix}"
-    )
-
-
-def _over(record: TenantRecord, card: TenantCard) -> str:
-    used, limit, over = map(
-        format_size, (card["used_bytes"], card["limit_bytes"], card["over_limit_bytes"])
-    )
-    return (
-        f"{record.title} uses {used} of {limit} on card {card['index']}: "
-        f"allocations fail until it frees {over}"
     )

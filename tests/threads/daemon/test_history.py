@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli import history as told
-from gpushare.daemon.core.log import attach_listener, detach_listener, log
+from gpushare.daemon.core.log import log, sinks
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.store import history as store
@@ -50,11 +50,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 @contextmanager
 def attached(history: History) -> Iterator[None]:
-    attach_listener(history.note)
+    sinks.append(history.note)
     try:
         yield
     finally:
-        detach_listener(history.note)
+        sinks.remove(history.note)
 
 
 def note(history: History, event: str = "tenant-released", at: float = 0.0, **fields: Any) -> None:

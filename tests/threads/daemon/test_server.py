@@ -548,9 +548,9 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Mapping[
         found.append((event, fields))
 
     monkeypatch.setattr(log, "_STDERR", -1)
-    log.attach_listener(note)
+    log.sinks.append(note)
     yield found
-    log.detach_listener(note)
+    log.sinks.remove(note)
 
 
 def test_bad_requests_of_a_user_fill_neither_the_log_nor_the_history(

@@ -102,9 +102,9 @@ def course(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Course
         if event.startswith("tenant-idle"):
             made.events.append(event)
 
-    log.attach_listener(sink)
+    log.sinks.append(sink)
     yield made
-    log.detach_listener(sink)
+    log.sinks.remove(sink)
 
 
 def test_it_is_idle_after_the_time_and_reported_once(course: Course) -> None:
