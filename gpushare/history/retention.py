@@ -10,6 +10,7 @@ from typing import Final
 
 from gpushare.history import tables
 from gpushare.history.packed import pack, unpack
+from gpushare.history.sqlite_file import used_bytes
 from gpushare.history.tables import KINDS, PERIOD_SECONDS
 
 INTERVAL_SECONDS: Final = 10
@@ -97,7 +98,7 @@ def _drop_subjects(store: sqlite3.Connection, since: int) -> None:
 def _keep_small(store: sqlite3.Connection, days: float, most_bytes: int) -> str:
     """Delete the oldest periods until the file has its size; return what to say of it."""
     notice = ""
-    while tables.used_bytes(store) > most_bytes:
+    while used_bytes(store) > most_bytes:
         first, last = _span(store)
         if last <= first:
             break

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpushare.history import retention, tables
 from gpushare.history.figures import CARD_FIGURES, CONTAINER_FIGURES, counters
 from gpushare.history.retention import INTERVAL_SECONDS, PERIOD_MS
+from gpushare.history.sqlite_file import put_aside
 from gpushare.history.tables import FILE, KINDS
 
 if TYPE_CHECKING:
@@ -165,11 +166,8 @@ class HistoryStore:
 
     def _put_aside(self, error: sqlite3.Error) -> str:
         """Put a damaged file out of the way; return what to say of it."""
-        aside = self._path.with_name(f"{FILE}.damaged")
         try:
-            self._path.replace(aside)  # over an earlier one: they must not fill the disk
-            for tail in ("-wal", "-shm"):
-                self._path.with_name(FILE + tail).unlink(missing_ok=True)
+            aside = put_aside(self._path)
         except OSError as failed:
             return f"{self._path} is damaged ({error}), and stays ({failed.strerror})"
         self.notice = f"{self._path} was damaged ({error}); it is {aside.name} now"

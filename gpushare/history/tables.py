@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Final
 
+from gpushare.history import sqlite_file
 from gpushare.history.figures import (
     CARD_FIGURES,
     CONTAINER_FIGURES,
@@ -136,28 +137,9 @@ def samples_of(kind: str) -> str:
 
 def prepare(store: sqlite3.Connection) -> None:
     """Set the store up, and make its tables where it is new; DatabaseError where it is damaged."""
-    store.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file
-    store.execute("PRAGMA journal_mode = WAL")
-    store.execute("PRAGMA synchronous = NORMAL")
-    store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    store.execute(f"PRAGMA journal_size_limit = {_LONGEST_LOG_BYTES}")
+    tables = _SUBJECTS + "".join(map(_large_tables, KINDS))
+    sqlite_file.prepare(store, tables, FORMAT, cache_kib=_CACHE_KIB, log_bytes=_LONGEST_LOG_BYTES)
     store.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-    [version] = store.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        large = "".join(map(_large_tables, KINDS))
-        store.executescript(f"BEGIN; {_SUBJECTS} {large} PRAGMA user_version = {FORMAT}; COMMIT")
-    [result] = store.execute("PRAGMA quick_check (1)").fetchone()
-    if result != "ok":
-        raise sqlite3.DatabaseError(result)
-    if version not in {0, FORMAT}:
-        raise sqlite3.DatabaseError(f"its format is {version}, not {FORMAT}")
-
-
-def used_bytes(store: sqlite3.Connection) -> int:
-    """Return the bytes that the store uses: free pages are used before the file grows."""
-    sizes = ("page_count", "freelist_count", "page_size")
-    pages, free, size = (store.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes)
-    return int((pages - free) * size)
 
 
 #: From when on there are samples, and not only periods; milliseconds.

@@ -39,6 +39,7 @@ from gpushare.events import (
     event_of,
     open_events,
 )
+from gpushare.history.sqlite_file import prepare, put_aside, used_bytes
 from gpushare.protocol import HistoryEvent
 
 _MOST_QUEUED: Final = 4096  # of each kind: of LASTING, and the others
@@ -255,11 +256,8 @@ class History:
 
     def _put_aside(self, error: sqlite3.Error) -> bool:
         """Put a damaged file out of the way; whether that could be done."""
-        aside = self._path.with_name(f"{self._path.name}.damaged")
         try:
-            self._path.replace(aside)  # over an earlier one: they must not fill the disk
-            for tail in ("-wal", "-shm"):
-                self._path.with_name(self._path.name + tail).unlink(missing_ok=True)
+            aside = put_aside(self._path)
         except OSError as failed:
             self._fail(f"{self._path} is damaged ({error}), and stays ({failed.strerror})")
             return False
@@ -281,7 +279,7 @@ class History:
         os.close(os.open(self._path, flags, 0o600))
         store = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
         try:
-            prepare(store)
+            prepare(store, _TABLES, _FORMAT, cache_kib=CACHE_KIB, log_bytes=4 << 20)
             begun = store.execute(
                 "INSERT INTO start (boot, at) VALUES (?, ?)", (self._boot_id, time.time())
             )
@@ -386,23 +384,6 @@ GROUP BY key, id, name ORDER BY max(number)
 _MUCH: Final = 16  # an owner with this part of the events of a kind gives way first
 
 
-def prepare(store: sqlite3.Connection) -> None:
-    """Set the store up, and make its tables where it is new; DatabaseError where it is damaged."""
-    store.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file
-    store.execute("PRAGMA journal_mode = WAL")
-    store.execute("PRAGMA synchronous = NORMAL")
-    store.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    store.execute(f"PRAGMA journal_size_limit = {4 << 20}")
-    [version] = store.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        store.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT")
-    [result] = store.execute("PRAGMA quick_check (1)").fetchone()
-    if result != "ok":
-        raise sqlite3.DatabaseError(result)
-    if version not in {0, _FORMAT}:
-        raise sqlite3.DatabaseError(f"its format is {version}, not {_FORMAT}")
-
-
 def make_room(store: sqlite3.Connection) -> bool:
     """Drop some of the oldest events; False if there is none.
 
@@ -426,10 +407,3 @@ def make_room(store: sqlite3.Connection) -> bool:
         {"lasting": lasting, "owner": owner, "all": not has_much, "count": count},
     )
     return True
-
-
-def used_bytes(store: sqlite3.Connection) -> int:
-    """Return the bytes that the store uses: free pages are used before the file grows."""
-    sizes = ("page_count", "freelist_count", "page_size")
-    pages, free, size = (store.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes)
-    return int((pages - free) * size)
