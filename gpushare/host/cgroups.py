@@ -34,22 +34,28 @@ PARENT: Final = "gpushare"
 _WITHOUT: Final = frozenset({"cpuset"})
 
 
-def hierarchies(mountinfo: str) -> list[Path]:
-    """Return the mount points of the cgroup hierarchies in `mountinfo` (proc(5)).
+def mounted_hierarchies(mountinfo: str) -> dict[str, Path]:
+    """Return where each hierarchy in `mountinfo` is mounted, by its names; "": that of v2.
 
-    Only mounts of a hierarchy's root count.
+    Only mounts of a hierarchy's root count: in a container, its own group is mounted (proc(5)).
     """
-    roots: list[Path] = []
+    roots: dict[str, Path] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
-        # Field 4 is the mounted part of the hierarchy: in a container, only its own group.
-        if len(rest) < 3 or not rest[0].startswith("cgroup") or fields[3] != "/":
+        if len(rest) < 3 or fields[3] != "/":
             continue
-        if rest[0] == "cgroup" and _WITHOUT & set(rest[2].split(",")):
-            continue
-        roots.append(Path(fields[4]))
+        names = {"cgroup2": "", "cgroup": rest[2]}.get(rest[0])
+        for name in () if names is None else names.split(","):
+            roots.setdefault(name, Path(fields[4]))
     return roots
+
+
+def hierarchies(mountinfo: str) -> list[Path]:
+    """Return the mount points of the cgroup hierarchies in `mountinfo` but for _WITHOUT."""
+    roots = mounted_hierarchies(mountinfo)
+    left_out = {roots.get(name) for name in _WITHOUT}
+    return [root for root in dict.fromkeys(roots.values()) if root not in left_out]
 
 
 def layout(mountinfo: str) -> str:

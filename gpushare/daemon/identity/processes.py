@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.core.loop import wait_readable
-from gpushare.host.cgroups import mountinfo
+from gpushare.host.cgroups import mounted_hierarchies, mountinfo
 from gpushare.oci.bounded_read import read_at_most
 
 _PROC: Final = Path("/proc")
@@ -271,17 +271,7 @@ class Cgroups:
     """The mounted cgroup hierarchies, found in `mountinfo` (proc(5))."""
 
     def __init__(self, mountinfo: str) -> None:
-        self._roots: dict[str, Path] = {}
-        for line in mountinfo.splitlines():
-            before, _, after = line.partition(" - ")
-            fields, rest = before.split(), after.split()
-            if len(rest) < 3 or fields[3] != "/":
-                continue
-            if rest[0] == "cgroup2":
-                self._roots.setdefault("", Path(fields[4]))
-            elif rest[0] == "cgroup":
-                for option in rest[2].split(","):
-                    self._roots.setdefault(option, Path(fields[4]))
+        self._roots = mounted_hierarchies(mountinfo)
 
     @classmethod
     def mounted(cls) -> Cgroups:
