@@ -151,7 +151,8 @@ def _check_host_memory(size: int, own: frozenset[str], node: Node, ledger: Ledge
     others = {
         holder.title: reserved
         for holder in ledger.holders
-        if holder.file not in own and (reserved := holder.managed_bytes)
+        if holder.file not in own
+        if (reserved := sum(allocation.managed_bytes for allocation in holder.allocations))
     }
     taken = sum(others.values())
     if taken + size <= most:

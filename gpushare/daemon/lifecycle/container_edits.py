@@ -411,12 +411,16 @@ def mount_libraries(node: Node, mounts: TenantMounts) -> LibraryTree | None:
 def host_uid(original: Spec) -> int:
     """Return the host's uid of a container's first process: that is what the MPS server sees."""
     user = original.at("process", "user") or {}
-    uid = user.get("uid", 0) if isinstance(user, dict) else 0
+    return mapped_uid(original, int(user.get("uid", 0)) if isinstance(user, dict) else 0)
+
+
+def mapped_uid(original: Spec, uid: int) -> int:
+    """Return the host's uid of a container's `uid`."""
     for mapping in original.entries("linux", "uidMappings"):
-        first, size = mapping.get("containerID", 0), mapping.get("size", 0)
-        if first <= uid < first + size:
-            return int(mapping.get("hostID", 0)) + int(uid) - int(first)
-    return int(uid)
+        first, host, size = (mapping.get(key, 0) for key in ("containerID", "hostID", "size"))
+        if all(isinstance(part, int) for part in (first, host, size)) and 0 <= uid - first < size:
+            return int(host + uid - first)
+    return uid
 
 
 def image_facts(original: Spec, rootfs: Rootfs, package: Compat | None, node: Node) -> rules.Image:

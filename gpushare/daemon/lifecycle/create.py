@@ -246,7 +246,8 @@ class _Creation:
         return TenantIdentity(
             record,
             label=original.mount_label,
-            owner=_root_of(original),
+            # The container's root opens the sources of its own mounts.
+            owner=container_edits.mapped_uid(original, 0),
             shows_holders=node.config.read_group is None and not self._in_pod,
             image_needs=needs,
             # OCI runtime spec, config-linux.md, Memory.
@@ -409,14 +410,6 @@ def _engine_text(cards: EngineCards | None, node: Node) -> str:
     by_minor = {card.minor: card.uuid for card in node.loaded().cards if card.instance is None}
     named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
     return f"device={','.join(named)}" if named else str(cards.count or 1)
-
-
-def _root_of(original: Spec) -> int:
-    """Return the host's uid of the container's root: it opens the sources of its own mounts."""
-    for mapping in original.entries("linux", "uidMappings"):
-        if mapping.get("containerID") == 0 and isinstance(mapping.get("hostID"), int):
-            return int(mapping["hostID"])
-    return 0
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:

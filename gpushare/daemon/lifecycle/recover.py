@@ -59,7 +59,7 @@ def recovered(key: str, directory: int, ledger: Ledger) -> TenantRecord | None:
     process = _first(users_of(os.fstat(directory).st_dev))
     try:
         grant = GrantPage.adopt(directory)
-        allocations = _allocations(grant)
+        allocations = tuple(_allocation(grant, number) for number in range(grant.card_count))
     except (OSError, ValueError) as error:
         log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
         return None
@@ -202,25 +202,17 @@ def _is_held(directory: int) -> bool:
         status.close()
 
 
-def _allocations(grant: GrantPage) -> tuple[CardAllocation, ...]:
-    """Return the allocations on a grant page; ValueError if it is not one."""
-    return tuple(_allocation(grant, number) for number in range(grant.card_count))
-
-
 def _allocation(grant: GrantPage, number: int) -> CardAllocation:
     memory_bytes, limit_bytes = grant.memory_bytes(number), grant.limit_bytes(number)
-    if not 0 < memory_bytes <= limit_bytes < 1 << 53:
-        raise ValueError(f"{memory_bytes} of {limit_bytes} bytes is not a valid allocation")
-    cores = min(100, grant.cores(number))
-    more = limit_bytes if limit_bytes > memory_bytes else None
     managed_bytes = grant.managed_limit_bytes(number)
-    if managed_bytes >= 1 << 53:
-        raise ValueError(f"{managed_bytes} bytes of managed memory is not a valid allocation")
+    if not 0 < memory_bytes <= limit_bytes < 1 << 53 or managed_bytes >= 1 << 53:
+        sizes = f"{memory_bytes} of {limit_bytes} bytes and {managed_bytes} of managed memory"
+        raise ValueError(f"{sizes} is not a valid allocation")
     return CardAllocation(
         grant.uuid(number),
         memory_bytes,
-        cores,
-        memory_limit_bytes=more,
+        min(100, grant.cores(number)),
+        memory_limit_bytes=limit_bytes if limit_bytes > memory_bytes else None,
         managed_bytes=managed_bytes,
     )
 

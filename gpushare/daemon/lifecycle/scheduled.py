@@ -33,7 +33,6 @@ from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.placement.request import (
-    Bounds,
     NoRoom,
     NoSuchCard,
     PlacedCard,
@@ -164,7 +163,10 @@ def find_grant(
     mode, mounted = node.config.kubernetes_mode, dict(_mounted(spec, node.config))
     claims = [source for source in mounted.values() if isinstance(source, str)]
     parts = [source for source in mounted.values() if isinstance(source, CardPart)]
-    if len(mounted) > 1 and (claims or not _are_alike(parts)):
+    cards, sizes = {part.card for part in parts}, {part.memory_bytes for part in parts}
+    # One container may have the same memory of several cards.
+    is_alike = len(cards) == len(parts) and len(sizes) == 1
+    if len(mounted) > 1 and (claims or not is_alike):
         rule = f"allocated {len(mounted)} different parts of cards to one container"
         fix = "use one resource of gpushare, or one claim, in each container"
         raise QuotaError("the scheduler", None, rule, fix)
@@ -182,12 +184,6 @@ def find_grant(
     claim = _claim_of(uid, pod, ledger, check)
     profiles = node.config.terms_of(claim.namespace).profiles
     return SchedulerGrant(tuple(mounted), container_request(claim, profiles), uid)
-
-
-def _are_alike(parts: Sequence[CardPart]) -> bool:
-    """Whether these are the same memory of several cards, as one container may have."""
-    cards, sizes = {part.card for part in parts}, {part.memory_bytes for part in parts}
-    return len(cards) == len(parts) and len(sizes) == 1
 
 
 def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, CardPart | str]]:
@@ -588,7 +584,17 @@ def _find_room(
         wanted = []
         for uuid, capacity in capacities.items():
             within = bounds.of_namespace(claim.namespace, requests[uuid], state.node, state.ledger)
-            request = _placement(claim, uuid, within)
+            part = claim.part(uuid)
+            request = PlacementRequest(
+                whole=part.whole,
+                memory_bytes=None if part.whole else part.quota_bytes,
+                cores=part.cores,
+                policy=FIXED,  # its cores are reserved whatever its containers' policy
+                policy_is_set=True,
+                devices=(uuid,),
+                bounds=within,
+                shows_holders=False,
+            )
             obstacle = find_obstacle(request, capacity)
             if obstacle is not None:
                 raise NoRoom(
@@ -601,21 +607,6 @@ def _find_room(
         sizes = {uuid: claim.part(uuid).quota_bytes for uuid in capacities}
         if not state.limits.reclaim(sizes, tuple(capacities.values())):
             return
-
-
-def _placement(claim: ClaimRecord, uuid: str, within: Bounds) -> PlacementRequest:
-    """Return what a claim reserves of a card: its cores too, whatever its containers' policy."""
-    part = claim.part(uuid)
-    return PlacementRequest(
-        whole=part.whole,
-        memory_bytes=None if part.whole else part.quota_bytes,
-        cores=part.cores,
-        policy=FIXED,
-        policy_is_set=True,
-        devices=(uuid,),
-        bounds=within,
-        shows_holders=False,
-    )
 
 
 def _publish(claim: ClaimRecord, node: Node) -> PreparedClaim:

@@ -49,7 +49,7 @@ from gpushare.quota.request import (
     recorded_text,
     to_record,
 )
-from gpushare.quota.request_policy import SET_BY_PROFILE, RequestPolicy, expand_change
+from gpushare.quota.request_policy import SET_BY_PROFILE, expand_change
 from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import exact_duration
 
@@ -180,7 +180,8 @@ def _resolved(
 
     if not record.shared or not is_touched(*_MEMORY, _LIMIT, *COMPUTE_KEYS):
         return replace(record, quota=rows)
-    terms = request_policy(record, state.node)
+    config = state.node.config
+    terms = config.users if record.is_rootless else config.terms_of(record.namespace)
     # The node's defaults of now are for what the operator sets of compute, and for nothing else.
     sets_compute = not overrides.keys().isdisjoint(COMPUTE_KEYS)
     quota = change_recorded(rows, spoken.requested, terms.defaults if sets_compute else None)
@@ -363,11 +364,6 @@ def _is_within_claim(record: TenantRecord, node: Node, ledger: Ledger) -> bool:
     return ledger.refuse_above_claim(record, node.loaded().cards, node.policy_of)
 
 
-def request_policy(record: TenantRecord, node: Node) -> RequestPolicy:
-    """Return what the node holds a tenant to."""
-    return node.config.users if record.is_rootless else node.config.terms_of(record.namespace)
-
-
 def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
     effective = resolve_request(quota)
     if effective.kind == "exclusive":
@@ -385,7 +381,14 @@ def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
         for allocation in changed.allocations:
             if allocation.uuid == capacity.card.uuid:
                 cores = changed.reserved_cores(allocation, capacity.policy)
-                check_cores_growth(capacity, changed.key, changed.title, cores)
+                others = capacity.without({changed.key})
+                if cores > others.cores_available:
+                    raise NoRoom(
+                        f"the card of {changed.title} has no room for {cores} % of its compute: "
+                        f"card {capacity.card.index} has {others.cores_available} % left"
+                        f"{cores_text(others)}; request less, use policy best-effort, or see "
+                        "gpushare ls"
+                    )
 
 
 def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_bytes: int) -> None:
@@ -396,17 +399,6 @@ def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_by
         raise NoRoom(
             f"cannot grow {tenant} by {format_size(more_bytes)}: "
             f"card {capacity.card.index} {capacity_text(capacity)}; request less or see gpushare ls"
-        )
-
-
-def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int) -> None:
-    """Raise NoRoom if the card cannot reserve `cores` percent for tenant `key`."""
-    others = capacity.without({key})
-    if cores > others.cores_available:
-        raise NoRoom(
-            f"the card of {tenant} has no room for {cores} % of its compute: card "
-            f"{capacity.card.index} has {others.cores_available} % left{cores_text(others)}; "
-            "request less, use policy best-effort, or see gpushare ls"
         )
 
 

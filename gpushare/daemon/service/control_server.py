@@ -402,42 +402,37 @@ class ControlServer:
         except OSError:
             packet, fds, flags = b"", (), 0
         if not packet:
-            close_all(fds)
             self._close(connection)
-            return
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) > MOST_FDS:
-            close_all(fds)
+        elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) > MOST_FDS:
             is_root = connection.peer.is_root
             limit = protocol.MAX_ROOT_REQUEST_BYTES if is_root else protocol.MAX_REQUEST_BYTES
             self._refuse(connection, f"a request has at most {limit} bytes and 2 descriptors")
+        elif self._start(connection, packet, fds):
             return
-        self._start(connection, packet, fds)
+        close_all(fds)
 
-    def _start(self, connection: Connection, packet: bytes, fds: tuple[int, ...]) -> None:
+    def _start(self, connection: Connection, packet: bytes, fds: tuple[int, ...]) -> bool:
+        """Have a worker run the request, and close `fds` then; False: it is answered already."""
         try:
             request = ControlRequest(decode_request(packet), connection.peer, fds)
             operation = find_operation(request, self._operations)
         except ValueError as error:
-            close_all(fds)
             self._refuse(connection, str(error))
-            return
+            return False
         except Forbidden as error:
-            close_all(fds)
             _log_caller(request, str(error))
             self._refuse(connection, str(error), protocol.CODE_FORBIDDEN)
-            return
+            return False
         row = operation.row
         if row.thread == "main":
-            close_all(fds)
             self._send(connection, {"ok": True})
-            return
+            return False
         begun, uid = time.monotonic(), connection.peer.uid
         allowances = self._changes if row.changes else self._reads
         if uid and not allowances.take(f"uid {uid}", begun):
-            close_all(fds)
             count_event("caller-refused")
             self._refuse(connection, _TOO_MANY.format(uid=uid), protocol.CODE_REFUSED)
-            return
+            return False
         connection.busy = connection.queued = True
         connection.deadline = begun + protocol.START_SECONDS
         self._send(connection, {"ack": True})
@@ -455,6 +450,7 @@ class ControlServer:
             "create": self._state.creates,
         }
         workers[row.thread].submit(lambda: self._work(connection, request, operation, begun))
+        return True
 
     def _acknowledge_again(self) -> None:
         """Acknowledge the queued requests now and then: none is refused for those before it."""

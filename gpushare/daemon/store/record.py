@@ -151,11 +151,6 @@ class TenantRecord:
         return f"namespace {self.namespace}" if self.namespace else ""
 
     @property
-    def managed_bytes(self) -> int:
-        """The host memory that is reserved for managed memory, of all cards."""
-        return sum(allocation.managed_bytes for allocation in self.allocations)
-
-    @property
     def shared(self) -> bool:
         """Whether it has pages and an interposer library."""
         return bool(self.allocations) and not self.allocations[0].whole

@@ -83,11 +83,6 @@ class TicketRecord:
         """Whether room is reserved for it."""
         return bool(self.allocations)
 
-    @property
-    def managed_bytes(self) -> int:
-        """The host memory that is reserved for its managed memory, on all cards."""
-        return sum(allocation.managed_bytes for allocation in self.allocations)
-
     def reserved_cores(self, allocation: CardAllocation, card_policy: str) -> int:
         """Return the percent of a card that is reserved for it, whatever the card's policy."""
         del card_policy
