@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -272,8 +273,12 @@ def _on_signals(loop: Loop, state: DaemonState) -> None:
         log("signal-received", signal=signal.Signals(number).name)
         loop.stop()
 
+    def reload_config() -> None:
+        with suppress(reload.NotReloaded):  # it is in the log
+            reload.reload_config(state)
+
     def read_again(_number: int, _frame: Any) -> None:
-        state.decide.submit(lambda: reload.reload_on_signal(state))
+        state.decide.submit(reload_config)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

@@ -35,7 +35,6 @@ FAILED: Final = 3
 SUCCESS: Final = 0
 NOT_INITIALIZED: Final = 3
 ILLEGAL_STATE: Final = 401
-NOT_SUPPORTED: Final = 801
 _CALLS: Final = "cuCheckpointProcess"  # all of them are there from driver 570 on
 
 

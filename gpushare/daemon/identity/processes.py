@@ -45,10 +45,6 @@ class Process:
     namespaced_pid: int
 
 
-#: Where there is no process to be named.
-NOBODY: Final = Process(0, 0, 0, 0)
-
-
 def find_process(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
     process = find_outer(pid)

@@ -82,14 +82,6 @@ def reload_config(state: DaemonState) -> list[str]:
     return changed
 
 
-def reload_on_signal(state: DaemonState) -> None:
-    """As `reload_config`, when nothing waits for the outcome (SIGHUP): it is in the log."""
-    try:
-        reload_config(state)
-    except NotReloaded:
-        return
-
-
 def read_gid(config: Config) -> int | None:
     """Return the group that may read, None for every user; NoSuchGroup."""
     if config.read_group is None:

@@ -31,14 +31,7 @@ from gpushare.daemon.pages.status_page import (
     opened,
     sum_claims,
 )
-
-
-def make_wakeup(directory: int, *, owner: int | None = None) -> None:
-    """Make the wakeup FIFO; any process that sees it may write to it, or only `owner`."""
-    os.mkfifo(abi.WAKEUP_NAME, 0o600, dir_fd=directory)
-    with opened(directory, abi.WAKEUP_NAME, os.O_RDWR) as fd:
-        give_page(fd, owner)
-
+from gpushare.protocol.rows import DeniedAllocation
 
 #: The size of a tenant's files: both of them, and the variables of an MPS client, twice while
 #: they are replaced. The FIFO takes none.
@@ -52,15 +45,6 @@ _PAUSE_TIMES: Final = 10
 PagesResult = TypeVar("PagesResult")
 
 
-@dataclass(frozen=True)
-class LastDenial:
-    """One refused allocation; `seen` is seconds since the epoch, None where it is not known."""
-
-    bytes: int
-    pid: int  # in its own pid namespace
-    seen: float | None
-
-
 @dataclass
 class Denials:
     """The allocations that a tenant was refused, also those of processes that have ended.
@@ -69,7 +53,7 @@ class Denials:
     runs.
     """
 
-    last: LastDenial | None = None  # a program seldom outlives it for long
+    last: DeniedAllocation | None = None  # a program seldom outlives it for long
     watched: bool = False  # so that what is new was refused since the last look
     seen: int = 0  # of `total`, those of which it was looked on
     _ended: int = 0
@@ -89,7 +73,9 @@ class Denials:
         for claim in claims:
             if claim.denied > self._held.get(claim.record, 0):
                 at = time.time() if self.watched else None
-                self.last = LastDenial(claim.denied_bytes, claim.pid, at)
+                self.last = DeniedAllocation(
+                    bytes=claim.denied_bytes, container_pid=claim.pid, seen=at
+                )
         self._held = held
         if self.watched:
             self.seen += self.total - before
@@ -124,7 +110,9 @@ class Pages:
         try:
             grant = GrantPage.make(directory, key, cards)
             status = StatusPage.make(directory, owner=owner)
-            make_wakeup(directory, owner=owner)
+            os.mkfifo(abi.WAKEUP_NAME, 0o600, dir_fd=directory)
+            with opened(directory, abi.WAKEUP_NAME, os.O_RDWR) as fd:
+                give_page(fd, owner)  # any process that sees it may write to it, or only `owner`
             return cls(directory, grant, status, Denials(watched=True))
         except BaseException:
             os.close(directory)

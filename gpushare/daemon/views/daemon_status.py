@@ -83,15 +83,12 @@ def _warnings(state: DaemonState) -> Iterator[str]:
         yield f"events are not stored: {state.history.fault}"
     if state.metrics_history is not None and state.metrics_history.fault:
         yield f"the metrics history is not complete: {state.metrics_history.fault}"
-    changed = (
-        ""
-        if node.config_fault or not config.outdated(node.config)
-        else (
+    yield node.config_fault
+    if not node.config_fault and config.outdated(node.config):
+        yield (
             f"{node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
             "sudo gpushare config reload"
         )
-    )
-    yield node.config_fault or changed
 
 
 def status_row(state: DaemonState) -> DaemonStatus:

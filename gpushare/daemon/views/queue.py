@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from typing import Final, Literal
 
 from gpushare.daemon.accounts import CardAccounts
@@ -59,14 +58,12 @@ def _request(profile: ShareProfile, policy: str | None) -> PlacementRequest:
 
 def _fits(request: PlacementRequest, capacity: CardCapacity) -> int:
     """Return how many more of a request a card has room for, one placed after the other."""
-    more: list[AllocationUse] = []
-    for number in count():
-        held = (*capacity.allocations, *more)
-        if find_obstacle(request, replace(capacity, allocations=held)) is not None:
-            return number
-        wanted = request.wanted_of(capacity)
-        more.append(AllocationUse("", wanted.memory_bytes, wanted.cores))
-    raise AssertionError
+    wanted, fits = request.wanted_of(capacity), 0
+    one_more = AllocationUse("", wanted.memory_bytes, wanted.cores)
+    while find_obstacle(request, capacity) is None:
+        capacity = replace(capacity, allocations=(*capacity.allocations, one_more))
+        fits += 1
+    return fits
 
 
 # --- the queue: who waits, in which order, and why ---

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync
@@ -61,14 +61,15 @@ def _card_row(
     capacity: CardCapacity,
     capacities: Sequence[CardCapacity],
     used_bytes: Sequence[int | None],
-    evicted_by_card: Mapping[str, EvictedOnCard],
+    evicted_by_card: Mapping[str, tuple[int, int]],
     state: DaemonState,
 ) -> CardRow:
     card, links, last = capacity.card, state.node.loaded().links, state.observed.last
     fault = scheduling_fault(state.node, state.ledger)
     reason = fault or _unschedulable(capacity)
     is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
-    node, evicted = links.node(card.uuid), evicted_by_card.get(card.uuid, EvictedOnCard())
+    node = links.node(card.uuid)
+    evicted_tenants, evicted_bytes = evicted_by_card.get(card.uuid, (0, 0))
     largest_first = sorted(capacity.non_tenants, key=lambda process: -process.bytes)
     return CardRow(
         index=card.index,
@@ -93,8 +94,8 @@ def _card_row(
         non_tenant_actions=_non_tenant_actions(capacity, state.node.config.unknown),
         unattributed_bytes=capacity.unattributed_bytes,
         available_bytes=0 if is_closed else capacity.available_bytes,
-        evicted_bytes=evicted.bytes,
-        evicted_tenants=evicted.tenants,
+        evicted_bytes=evicted_bytes,
+        evicted_tenants=evicted_tenants,
         cores_available=capacity.cores_available,
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
@@ -163,22 +164,15 @@ def _non_tenant_actions(capacity: CardCapacity, unknown: str) -> dict[str, int]:
     return {action: actions.count(action) for action in ACTIONS}
 
 
-class EvictedOnCard(NamedTuple):
-    """The evicted tenants that a card's memory came from."""
-
-    tenants: int = 0
-    bytes: int = 0
-
-
-def evicted_by_card(ledger: Ledger) -> dict[str, EvictedOnCard]:
-    """Return, by card, the tenants whose memory was evicted from it, and its bytes."""
-    evicted: dict[str, EvictedOnCard] = {}
+def evicted_by_card(ledger: Ledger) -> dict[str, tuple[int, int]]:
+    """Return, by card, how many tenants' memory was evicted from it, and its bytes."""
+    evicted: dict[str, tuple[int, int]] = {}
     for record in ledger.entries.values():
         if record.eviction is None or not record.is_off_card:
             continue
         for uuid, size in zip(record.eviction.cards, record.eviction.card_bytes, strict=False):
-            tenants, total = evicted.get(uuid, EvictedOnCard())
-            evicted[uuid] = EvictedOnCard(tenants + 1, total + size)
+            tenants, total = evicted.get(uuid, (0, 0))
+            evicted[uuid] = tenants + 1, total + size
     return evicted
 
 

@@ -188,7 +188,9 @@ def warnings_of(
     for intervention in interventions:
         yield _intervention_warning(record.title, intervention)
     yield from _eviction_warnings(record, state)
-    yield from _idle_warnings(record, state.node, state.observed)
+    action = state.node.config.terms_of(record.namespace).idle.action
+    if record.key in state.observed.idle and action not in {"report", "evict"}:
+        yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
     yield from _time_warnings(record)
     for card in cards:
         yield from _card_warnings(record, card, state.node, state.observed)
@@ -236,12 +238,6 @@ def _awaited(record: TenantRecord, state: DaemonState) -> str:
     if why := state.queue.reasons.get(record.key):
         return f"it waits until a card has room (gpushare queue): {why}"
     return "it waits until a card has room"
-
-
-def _idle_warnings(record: TenantRecord, node: Node, observed: Observations) -> Iterator[str]:
-    action = node.config.terms_of(record.namespace).idle.action
-    if record.key in observed.idle and action not in {"report", "evict"}:
-        yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
 
 
 def _time_warnings(record: TenantRecord) -> Iterator[str]:

@@ -16,7 +16,6 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
-from gpushare.daemon.pages.tenants import LastDenial
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import (
@@ -32,7 +31,6 @@ from gpushare.daemon.views.rows import (
 )
 from gpushare.daemon.views.tenant_status import TenantProcessUse, processes_of
 from gpushare.protocol.rows import (
-    DeniedAllocation,
     ShortfallReport,
     TenantCard,
     TenantEviction,
@@ -63,7 +61,7 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
         stale_reason="" if driver is None else state.observed.usage.stale,
         cards=[] if driver is None else list(_cards(record, claims, state)),
         denied_allocations=0 if pages is None else pages.denials.total,
-        last_denied_allocation=None if pages is None else _denied(pages.denials.last),
+        last_denied_allocation=None if pages is None else pages.denials.last,
         advice=[],
         notes=list(record.notes),
         processes=[],
@@ -79,12 +77,6 @@ def _bounded(
     most = [most_bytes(allocation, node) for allocation in record.allocations]
     held = ((u.at_most(size) for u, size in zip(c.held, most, strict=False)) for c in claims)
     return tuple(replace(claim, held=tuple(uses)) for claim, uses in zip(claims, held, strict=True))
-
-
-def _denied(last: LastDenial | None) -> DeniedAllocation | None:
-    if last is None:
-        return None
-    return DeniedAllocation(bytes=last.bytes, container_pid=last.pid, seen=last.seen)
 
 
 # --- a card ---
