@@ -260,6 +260,14 @@ EVENTS: Final = {
     ),
     "mps-control-stopped": "The MPS control daemon of a card was ended.",
     "mps-command-failed": "The MPS control daemon of a card did not carry out a command.",
+    "mps-command-slow": (
+        "The MPS control daemon of a card took over a second for a command, while new clients wait "
+        "too: idle connections delay it. `peers` are the processes that have one."
+    ),
+    "mps-limits-changed": (
+        "Somebody else had changed the limits of an MPS server, which root of a container and the "
+        "host's root can: to what, before they were set again."
+    ),
     "mps-limits-not-changed": (
         "The MPS server's limits of a container were not changed; the interposer library enforces "
         "the quota."
@@ -334,6 +342,8 @@ KEPT: Final = frozenset(
         "mps-control-adopted",
         "mps-control-failed",
         "mps-control-stopped",
+        "mps-command-slow",
+        "mps-limits-changed",
         "mps-limits-not-changed",
         "mps-server-faulted",
         "tenant-evicted",

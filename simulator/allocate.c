@@ -68,11 +68,9 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
-	const struct sim_share *own;
 
 	REQUIRE_CONTEXT(context);
 	REQUIRE(free_bytes && total_bytes, CUDA_ERROR_INVALID_VALUE);
-	own = &context->card->shares[tag_process(process_tag())];
 	if (clock_ns() - context->card->looked_ns > LOOK_FOR_DEAD_NS) {
 		card_lock(context->card);
 		card_reap(context->card);
@@ -80,9 +78,6 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	}
 	*total_bytes = card_usable_bytes(context->card);
 	*free_bytes = *total_bytes - atomic_load(&context->card->used_bytes);
-	/* A limit of MPS changes what is free, and not the total. */
-	if (own->pinned_bytes != 0 && own->pinned_bytes - own->used_bytes < *free_bytes)
-		*free_bytes = own->pinned_bytes - own->used_bytes;
 	return CUDA_SUCCESS;
 }
 

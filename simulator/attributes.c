@@ -10,7 +10,7 @@ static int profile_attribute(const struct sim_profile *profile, CUdevice_attribu
 {
 	switch (attribute) {
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-		return (int)mps_multiprocessors(profile);
+		return (int)profile->multiprocessors;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
 		return (int)profile->compute_major;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:

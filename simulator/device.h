@@ -134,7 +134,6 @@ struct sim_share {
 	uint32_t contexts;
 	uint32_t limits_unknown;	  /* it could not determine which limits apply to it */
 	uint64_t limits[SIM_LIMITS / 64]; /* bits: the card's limits that apply to it */
-	uint64_t pinned_bytes;		  /* MPS: what this process may hold; 0: no limit */
 	uint64_t mps_client;
 	uint64_t evicted_bytes; /* of a checkpointed process: what it held here, */
 	uint64_t evicted_contexts;

@@ -27,7 +27,7 @@ static CUresult start(void)
 		result = mps_connect();
 		if (result == CUDA_SUCCESS) {
 			devices_find();
-			mps_limit();
+			mps_list();
 			if (device_count() == 0)
 				result = CUDA_ERROR_NO_DEVICE;
 			else

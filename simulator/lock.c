@@ -110,21 +110,12 @@ void card_reap(struct sim_card *card)
 	card->looked_ns = clock_ns();
 }
 
-/* An MPS server's limit is for each process. */
-static bool pinned_allows(const struct sim_card *card, uint64_t bytes)
-{
-	const struct sim_share *own = &card->shares[tag_process(process_tag())];
-
-	return own->pinned_bytes == 0 || (own->used_bytes <= own->pinned_bytes &&
-						 bytes <= own->pinned_bytes - own->used_bytes);
-}
-
 /* `evicted_bytes` of the managed memory on the card could be in host memory instead. */
 static bool fits(struct sim_card *card, uint64_t bytes, uint64_t evicted_bytes)
 {
 	const uint64_t used_bytes = atomic_load(&card->used_bytes) - evicted_bytes;
 
-	return pinned_allows(card, bytes) && bytes <= card_usable_bytes(card) - used_bytes &&
+	return bytes <= card_usable_bytes(card) - used_bytes &&
 	       (card->limits_high == 0 || limits_allow(card, bytes));
 }
 

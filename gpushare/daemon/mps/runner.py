@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from gpushare.compatibility.rules import parse_version
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Backoff, wait_readable
 from gpushare.daemon.identity import processes
@@ -34,6 +35,7 @@ RunChange = Literal["", "started", "adopted", "ended"]
 _READY_SECONDS: Final = 30.0  # without persistence mode, a card takes long to initialize
 _QUIT_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
+_FIRST_MULTIUSER: Final = 555  # 535 and 550 end at once with the option
 _NAME: Final = "nvidia-cuda-mps"  # of server and control daemon, as the kernel shortens it
 
 
@@ -58,7 +60,6 @@ class ControlRunner:
         self._process: ControlProcess | None = None
         self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
         self._next_start = 0.0
-        self._has_multiuser = True  # until the driver refuses it
         self._is_first = True
 
     @property
@@ -104,7 +105,6 @@ class ControlRunner:
                 {
                     "pid": self._process.pid,
                     "starttime": self._process.starttime,
-                    "multiuser": self.control.program.multiuser,
                     "tenants": tenants,
                 }
             )
@@ -147,10 +147,14 @@ class ControlRunner:
         except (OSError, MpsError) as error:
             self._failed(str(error))
             return False
-        control = MpsControl(program)
+        control = MpsControl(replace(program, pid=process.pid))
         while not control.is_ready():
             if process.has_ended() or time.monotonic() > self._backoff.since + _READY_SECONDS:
-                return self._give_up(process, program)
+                why = last_output(self.folders)
+                process.kill()
+                self._forget()
+                self._failed(f"it does not answer{': ' if why else ''}{why}")
+                return False
             time.sleep(_POLL_SECONDS)
         self.control, self.fault = control, ""
         log(
@@ -160,18 +164,6 @@ class ControlRunner:
             multiuser=program.multiuser,
         )
         return True
-
-    def _give_up(self, process: ControlProcess, program: ControlProgram) -> bool:
-        """Give up one that does not answer, and try it without multiuser; whether that answers."""
-        has_ended, why = process.has_ended(), last_output(self.folders)
-        process.kill()
-        self._forget()
-        if has_ended and program.multiuser:
-            self._has_multiuser = False  # a driver that does not know the option ends at once
-            return self._start()
-        self._has_multiuser = True
-        self._failed(f"it does not answer{': ' if why else ''}{why}")
-        return False
 
     def _failed(self, why: str) -> None:
         """Note why none runs, and when the next one is tried."""
@@ -191,7 +183,7 @@ class ControlRunner:
         state = self.folders.read_state()
         try:
             process = ControlProcess(int(state["pid"]), int(state["starttime"]))
-            program = replace(self._new_program(), multiuser=bool(state["multiuser"]))
+            program = replace(self._new_program(), pid=process.pid)
         except (ProcessLookupError, LookupError, TypeError, ValueError, MpsError):
             return False
         control = MpsControl(program)
@@ -212,12 +204,13 @@ class ControlRunner:
                 "gpushared is not in the host's PID namespace, and an MPS server would not find "
                 "its clients: set hostPID: true, or --pid=host"
             )
+        major, *_ = parse_version(driver.nvml.driver_version) or (0,)
         return ControlProgram(
             self._program,
             folders.pipe,
             folders.log,
             self._card.uuid,
-            multiuser=self._has_multiuser,
+            multiuser=major >= _FIRST_MULTIUSER,
             env=driver.env,
         )
 
@@ -263,7 +256,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 _STATE: Final = "state.json"
 _MOST_BYTES: Final = 1 << 20
-_MOST_LOG_BYTES: Final = 4 << 20  # of each log: they are on a tmpfs
+#: In the log folder: what the control daemon and its servers print.
+OUTPUT: Final = "output.log"
+_TAIL_BYTES: Final = 4096
 
 
 class CardFolders:
@@ -297,13 +292,6 @@ class CardFolders:
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
-
-    def trim_logs(self) -> None:
-        """Empty logs that have grown: the control daemon logs each command, and rotates none."""
-        for path in self.log.glob("**/*.log"):
-            with contextlib.suppress(OSError):
-                if path.stat().st_size > _MOST_LOG_BYTES:
-                    os.truncate(path, 0)
 
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""
@@ -343,7 +331,7 @@ class ControlProcess:
         """Start one; OSError. Its output is in its log folder."""
         helper = (sys.executable, "-I", "-S", "-c", _WITH_SHARED_MEMORY)
         argv = [*helper, str(folders.shared_memory), *program.arguments()]
-        with (folders.log / "output.log").open("ab") as output:
+        with (folders.log / OUTPUT).open("ab") as output:
             child = subprocess.Popen(
                 argv,
                 env=program.environment(),
@@ -376,7 +364,8 @@ class ControlProcess:
 
 def last_output(folders: CardFolders) -> str:
     """Return the last line that a control daemon has printed, "" for none."""
-    with contextlib.suppress(OSError):
-        lines = (folders.log / "output.log").read_text(errors="replace").split("\n")
+    with contextlib.suppress(OSError), (folders.log / OUTPUT).open("rb") as output:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = output.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
     return ""

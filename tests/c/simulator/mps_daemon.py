@@ -12,16 +12,6 @@ from pathlib import Path
 
 from .conftest import SECONDS, SimulatorMachine, wait_until
 
-UID = 4321
-#: Runs a program as another user. It may read everything: Python can be in root's folder.
-USER = (
-    "setpriv",
-    f"--reuid={UID}",
-    "--clear-groups",
-    "--inh-caps=+dac_override",
-    "--ambient-caps=+dac_override",
-)
-
 
 @dataclass(frozen=True)
 class MpsDaemon:
@@ -34,10 +24,7 @@ class MpsDaemon:
     @property
     def env(self) -> dict[str, str]:
         """The environment of its clients and commands."""
-        return {
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log"),
-        }
+        return {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe")}
 
     def command(self, *lines: str) -> list[str]:
         """Return what commands print, line by line."""
@@ -53,8 +40,8 @@ class MpsDaemon:
         return done.stdout.splitlines()
 
     def log(self) -> str:
-        """Return the log of the servers."""
-        return (self.folder / "log" / "server.log").read_text(encoding="utf-8")
+        """Return what it has printed."""
+        return (self.folder / "output.log").read_text(encoding="utf-8")
 
     def client(self, **env: str) -> SimulatorMachine:
         """Return the machine as a client of this daemon sees it."""
@@ -74,22 +61,22 @@ class MpsMachine(SimulatorMachine):
 
 
 @contextmanager
-def mps_daemon(machine: SimulatorMachine, *options: str, **env: str) -> Iterator[MpsDaemon]:
+def mps_daemon(machine: SimulatorMachine) -> Iterator[MpsDaemon]:
     """Start a control daemon, whose sockets have short paths, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="mps-") as name:
         folder = Path(name)
-        process = subprocess.Popen(
-            [str(machine.simulator.mps_control), "-f", *options],
-            env={
-                **machine.env,
-                "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
-                "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
-                **env,
-            },
-        )
+        (folder / "pipe").mkdir()
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe")}
+        with (folder / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                [str(machine.simulator.mps_control), "-f"],
+                env={**machine.env, **variables},
+                stdout=output,
+            )
+        running = MpsDaemon(machine, folder, process)
         try:
-            wait_until((folder / "pipe" / "nvidia-cuda-mps-control.pid").exists)
-            yield MpsDaemon(machine, folder, process)
+            wait_until(lambda: "Starting control daemon" in running.log())
+            yield running
         finally:
             process.terminate()
             process.wait(SECONDS)

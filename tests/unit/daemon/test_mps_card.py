@@ -14,7 +14,7 @@ import pytest
 from gpushare.daemon.audit.audit import MpsBypass
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
-from gpushare.daemon.mps.card import CardServer, ServerLog, limits_of, settings_of
+from gpushare.daemon.mps.card import CardServer, ControlLog, limits_of, settings_of
 from gpushare.daemon.mps.control import (
     ControlProgram,
     MpsError,
@@ -42,6 +42,7 @@ class FakeControl:
     state: str = "ACTIVE"
     pids: list[int] = field(default_factory=list)
     terminated: list[int] = field(default_factory=list)
+    changed: str = ""
     fails: str = ""
 
     def add(self, name: str, limits: TenantLimits, _uid: int) -> None:
@@ -53,6 +54,10 @@ class FakeControl:
         if self.fails:
             raise MpsError(self.fails)
         self.limits.pop(name, None)
+
+    def enforce(self, servers: list[int]) -> str:
+        assert servers == [900]
+        return self.changed
 
     def servers(self) -> tuple[MpsServerState, ...]:
         return (MpsServerState(900, self.state),)
@@ -129,6 +134,16 @@ def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mib", "noted"), [(1023, ""), (2048, ""), (4608, "4608MiB, as 4GiB"), (1025, "as 1GiB")]
+)
+def test_a_limit_that_the_control_daemon_cuts_off_is_noted(mib: int, noted: str) -> None:
+    limits = TenantLimits((mib << 20) + 1, 30)
+    assert limits.variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mib}M"
+    assert noted in limits.note
+    assert bool(limits.note) == bool(noted)
+
+
+@pytest.mark.parametrize(
     ("policy", "cores", "of_card", "percent"),
     [
         ("fixed-share", 30, "", 30),
@@ -169,6 +184,17 @@ def test_a_second_user_is_refused_with_who_holds_the_server(running: Running) ->
         running.client(3, uid=0)
 
 
+def test_limits_that_were_changed_are_told(
+    running: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running.client(1)
+    running.server.look()
+    assert not capfd.readouterr().err.count("mps-limits-changed")
+    running.control.changed = "100.0, 4G"
+    running.server.look()
+    assert '"found":"100.0, 4G"' in capfd.readouterr().err
+
+
 def test_a_refused_limit_refuses_the_container(running: Running) -> None:
     running.control.fails = "set_default: has no effect"
     with pytest.raises(MpsRefused, match=r"train-1 cannot be a client .*: set_default: has no"):
@@ -202,8 +228,8 @@ def test_a_fault_names_its_cause_and_its_victims(
     running.control.pids = [11, 22]
     running.uses((one, 11, True), (other, 22, True))
     running.server.look()
-    log = running.server.runner.folders.log / "server.log"
-    log.write_text("[Server 900] Client 11 has caused a fatal fault: Server is in FAULT\n")
+    log = running.server.runner.folders.log / "output.log"
+    log.write_text("[Server 900] Client process 11 encountered a fatal GPU error.\n")
     running.control.state = "FAULT"
     running.server.look()
     culprit, victim = (
@@ -280,27 +306,42 @@ def test_the_action_is_that_against_containers_over_quota(
 @pytest.mark.parametrize(
     ("line", "pids"),
     [
-        ("Client 11 has caused a fatal fault", [11]),
+        ("Client process 11 encountered a fatal GPU error.", [11]),
         ("fatal exception detected on device 0, culprit: client {11, 1}", [11]),
-        ("New client 11 connected", []),
-        ("Server is in FAULT", []),
+        ("NEW CLIENT 11 from user 0: Server already exists", []),
+        ("Server encountered a fatal exception. Shutting down", []),
+        ("Server 12 exited with status 1", []),
     ],
 )
 def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[int]) -> None:
-    log = tmp_path / "server.log"
-    log.write_text("Client 1 has caused a fatal fault\n")  # before gpushared was started
-    server_log = ServerLog(tmp_path)
-    with log.open("a") as file:
-        file.write(f"{line}\n")
-    assert server_log.culprits() == pids
-    assert server_log.culprits() == []
+    (tmp_path / "output.log").write_text(f"{line}\n")
+    log = ControlLog(tmp_path)
+    assert log.culprits() == pids
+    log.keep()
+    assert log.culprits() == []
 
 
-def test_logs_do_not_fill_the_run_directory(running: Running) -> None:
-    log = running.server.runner.folders.log / "control.log"
-    log.write_bytes(b"x" * (4 << 20))
-    running.server.look()
-    assert log.stat().st_size
-    log.write_bytes(b"x" * ((4 << 20) + 1))
-    running.server.look()
-    assert not log.stat().st_size
+def test_a_line_is_read_by_a_later_gpushared_unless_it_was_reported(tmp_path: Path) -> None:
+    with (tmp_path / "output.log").open("a") as file:
+        for pid in (11, 12, 13):
+            print(f"Client process {pid} encountered a fatal GPU error.", file=file, flush=True)
+            log = ControlLog(tmp_path)  # while it was stopped
+            assert log.culprits() == [pid]
+            if pid == 12:
+                assert ControlLog(tmp_path).culprits() == [pid]  # stopped before it has reported
+            log.keep()
+
+
+def test_the_log_does_not_fill_the_run_directory(tmp_path: Path) -> None:
+    path, line = tmp_path / "output.log", "Client process 11 encountered a fatal GPU error.\n"
+    path.write_text("[Control 1] Cmd:ps\n" * 100_000 + line)
+    log = ControlLog(tmp_path)
+    found: list[int] = []
+    while not found:  # at most so much at a look
+        found = log.culprits()
+        log.keep()
+    assert found == [11]
+    assert path.stat().st_blocks * 512 < 100_000
+    with path.open("a") as file:
+        file.write(line)
+    assert log.culprits() == [11]

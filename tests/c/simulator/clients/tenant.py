@@ -63,13 +63,6 @@ def trap() -> tuple[int, int]:
     return cuda.cuLaunchKernel(kernel(b"trap"), *grid, 0, None, None, None), sync()
 
 
-def multiprocessors() -> int:
-    """Return how many the program may use."""
-    value = ctypes.c_int()
-    assert cuda.cuDeviceGetAttribute(ctypes.byref(value), 16, 0) == 0
-    return value.value
-
-
 def in_mps() -> int:
     """Return CU_DEVICE_ATTRIBUTE_MPS_ENABLED."""
     value = ctypes.c_int(-1)
@@ -127,7 +120,6 @@ VERBS: dict[str, Callable[..., object]] = {
     "launch": launch,
     "sync": sync,
     "trap": trap,
-    "multiprocessors": multiprocessors,
     "in_mps": in_mps,
     "uuids": uuids,
     "listed": listed,
