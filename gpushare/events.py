@@ -264,6 +264,10 @@ EVENTS: Final = {
         "The MPS control daemon of a card took over a second for a command, while new clients wait "
         "too: idle connections delay it. `peers` are the processes that have one."
     ),
+    "mps-socket-repaired": (
+        "Somebody had removed the socket of a card's MPS control daemon, which was put back. "
+        "`restarted`: it could not be, and the control daemon is started again."
+    ),
     "mps-limits-changed": (
         "Somebody else had changed the limits of an MPS server, which root of a container and the "
         "host's root can: to what, before they were set again."
@@ -343,6 +347,7 @@ KEPT: Final = frozenset(
         "mps-control-failed",
         "mps-control-stopped",
         "mps-command-slow",
+        "mps-socket-repaired",
         "mps-limits-changed",
         "mps-limits-not-changed",
         "mps-server-faulted",

@@ -39,9 +39,8 @@ class MpsLoss:
 class MpsGrant:
     """The part of one tenant in the MPS server of its card."""
 
-    folder: str  # the pipe directory on the host
+    folder: str  # on the host, with the socket of clients
     shared_memory: str  # the folder that server and client share at /dev/shm
-    hidden: tuple[str, ...]  # names in `folder` that the container must not reach
     percentage: int  # its ceiling of the card's multiprocessors; 100: none
     variables: Mapping[str, str]  # for its processes
     note: str = ""  # how its request was changed

@@ -214,10 +214,10 @@ class ContainerEditor:
         """
         grant = servers.admit(self._record.key, host_uid(self._original))
         self._keep((grant.note,) if grant.note else ())
-        mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
-        # A device without a use: no socket is behind it.
-        mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
-        mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
+        mounts = (
+            Mount(grant.folder, PIPES, _PIPE_OPTIONS),
+            Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS),
+        )
         # For programs that reach the driver in another way: they are to find the server too.
         env = {**edits.env, PIPE_ENV: PIPES}
         return replace(edits, mounts=(*edits.mounts, *mounts), env=env)
@@ -364,12 +364,9 @@ class ContainerEditor:
 
 _OF_A_MOUNT: Final = ("destination", "type", "options")
 BIND: Final = "bind"
-#: The control daemon, as the host's root, writes to files in it: a container must not replace one.
-#: A client connects to a socket in it without a writable mount (unix_find_bsd, net/unix/af_unix.c).
+#: A client connects to the socket without a writable mount (unix_find_bsd, net/unix/af_unix.c).
 _PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
-_NOTHING: Final = "/dev/null"
-_NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
 IGNORE: Final = "ignore"
 REFUSE: Final = "refuse"

@@ -40,7 +40,7 @@ from gpushare.daemon.cards.mps_state import (
     MpsRefused,
 )
 from gpushare.daemon.core.log import log
-from gpushare.daemon.mps.control import PRIVILEGED, MpsControl, MpsError, MpsProcess, TenantLimits
+from gpushare.daemon.mps.control import MpsControl, MpsError, MpsProcess, TenantLimits
 from gpushare.daemon.mps.runner import OUTPUT, ControlRunner
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
@@ -192,9 +192,8 @@ class CardServer:
         limits, folders = limits_of(settings), self.runner.folders
         control.add(settings.key, limits, settings.uid)
         grant = MpsGrant(
-            folder=str(folders.pipe),
+            folder=str(folders.clients),
             shared_memory=str(folders.shared_memory),
-            hidden=(PRIVILEGED,) if (folders.pipe / PRIVILEGED).exists() else (),
             percentage=limits.cores_percent,
             variables=limits.variables,
             note=limits.note,

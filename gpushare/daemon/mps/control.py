@@ -38,10 +38,6 @@ TERMINATE_SECONDS: Final = 30.0
 SLOW_SECONDS: Final = 1.0
 MIB: Final = 1 << 20
 
-#: The socket for commands, which others have seen beside `control`; the manual does not name it.
-#: The control daemon takes commands there from the host's root, which is also that of a container
-#: without a user namespace: something else has to be mounted over it.
-PRIVILEGED: Final = "control_privileged"
 _DEVICE: Final = "0"  # the daemon has one card
 
 #: The longest path of a socket, with the byte that ends it: unix(7). A control daemon whose paths

@@ -11,7 +11,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -60,6 +62,7 @@ class ControlRunner:
         self._process: ControlProcess | None = None
         self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
         self._next_start = 0.0
+        self._socket = 0  # the inode that clients connect to
         self._is_first = True
 
     @property
@@ -75,6 +78,8 @@ class ControlRunner:
     def look(self) -> RunChange:
         """Start what has to run, and say what has changed."""
         change: RunChange = ""
+        if self._process is not None and self.control is not None:
+            self._mend_socket(self._process)
         if self._process is not None and self._process.has_ended():
             pid = self._process.pid
             self._forget()
@@ -156,6 +161,8 @@ class ControlRunner:
                 self._failed(f"it does not answer{': ' if why else ''}{why}")
                 return False
             time.sleep(_POLL_SECONDS)
+        self._socket = self.folders.socket()
+        self.folders.link_socket(self._socket)
         self.control, self.fault = control, ""
         log(
             "mps-control-started",
@@ -164,6 +171,16 @@ class ControlRunner:
             multiuser=program.multiuser,
         )
         return True
+
+    def _mend_socket(self, process: ControlProcess) -> None:
+        """Put the socket back that somebody has removed; without it, end the control daemon."""
+        place = {"card": self._card.uuid, "pid": process.pid}
+        try:
+            if self.folders.link_socket(self._socket):
+                log("mps-socket-repaired", "warning", **place, restarted=False)
+        except OSError:
+            log("mps-socket-repaired", "warning", **place, restarted=True)
+            process.kill()
 
     def _failed(self, why: str) -> None:
         """Note why none runs, and when the next one is tried."""
@@ -192,6 +209,7 @@ class ControlRunner:
             process.close()
             return False
         self._process, self.control = process, control
+        self._socket = self.folders.socket()
         self._backoff.note_start()
         self.fault = ""
         log("mps-control-adopted", card=self._card.uuid, pid=process.pid)
@@ -258,13 +276,18 @@ _STATE: Final = "state.json"
 _MOST_BYTES: Final = 1 << 20
 #: In the log folder: what the control daemon and its servers print.
 OUTPUT: Final = "output.log"
+_SOCKET: Final = "control"
 _TAIL_BYTES: Final = 4096
 
 
 class CardFolders:
     """The folders of the control daemon of one card.
 
-    Below the run directory, with short names: a socket's path has at most 107 bytes. Server and
+    Below the run directory, with short names: a socket's path has at most 107 bytes. The control
+    daemon, the host's root, writes through links in its pipe folder (550: the pid file, 535:
+    `control_lock`), and takes commands from root by other sockets in it: no container has that
+    folder. Containers have one with a hard link to the socket of clients. It is a folder, and not
+    the socket, so that a socket of the next control daemon is seen through the mount. Server and
     clients share files of a fixed name in /dev/shm (cuda.shm.*,
     NVIDIA/k8s-device-plugin, issue 467). The control daemon of a card gets one of its own there, in
     a mount namespace of its own, and the card's containers the same: no container sees the host's.
@@ -272,7 +295,8 @@ class CardFolders:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.pipe = root / "p"  # for its sockets
+        self.pipe = root / "p"  # for its sockets; a server of another user passes through it
+        self.clients = root / "c"  # for the link
         self.log = root / "log"  # for its logs, and those of its servers
         self.shared_memory = root / "shm"  # its /dev/shm
 
@@ -282,16 +306,37 @@ class CardFolders:
         return cls(run_dir / "mps" / hashlib.sha256(uuid.encode()).hexdigest()[:8])
 
     def make(self) -> None:
-        """Make them; any user's process reaches the sockets, once its container has the folder."""
+        """Make them for a start, the pipe folder anew; OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.pipe)
         for folder, mode in (
             (self.root.parent, 0o711),
             (self.root, 0o711),
-            (self.pipe, 0o755),
+            (self.pipe, 0o711),
+            (self.clients, 0o755),
             (self.log, 0o700),
             (self.shared_memory, 0o1777),
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
+
+    def socket(self) -> int:
+        """Return the inode of the socket of clients, 0 where it is missing."""
+        return _inode(self.pipe / _SOCKET) or _inode(self.clients / _SOCKET)
+
+    def link_socket(self, inode: int) -> bool:
+        """Have the socket in both folders; whether one had it not. OSError: none has."""
+        places = (self.pipe / _SOCKET, self.clients / _SOCKET)
+        found = [path for path in places if inode and _inode(path) == inode]
+        if not found:
+            raise FileNotFoundError(f"{self.pipe}: no socket")
+        for path in places:
+            if path not in found:
+                draft = path.with_name(".draft")
+                draft.unlink(missing_ok=True)
+                draft.hardlink_to(found[0])
+                draft.replace(path)
+        return len(found) < len(places)
 
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""
@@ -310,6 +355,13 @@ class CardFolders:
         """Remove it: the control daemon has ended."""
         with contextlib.suppress(OSError):
             (self.root / _STATE).unlink()
+
+
+def _inode(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        return found.st_ino if stat.S_ISSOCK(found.st_mode) else 0
+    return 0
 
 
 class ControlProcess:

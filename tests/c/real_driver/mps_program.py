@@ -31,14 +31,16 @@ def control_program(driver: RealDriver, folder: Path) -> ControlProgram:
     """Return the program with folders of its own; a script gives each process a /dev of its own."""
     path = folder / "nvidia-cuda-mps-control"
     command = isolated(driver.program("nvidia-cuda-mps-control"))
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    programs = f"{driver.libraries.parent}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    path.write_text(
+        f"#!/bin/sh\nexport LD_LIBRARY_PATH={driver.libraries} PATH={programs}\n"
+        f'exec {shlex.join(command)} "$@"\n'
+    )
     path.chmod(0o755)
     pipes, logs = folder / "p", folder / "log"
     for part in (pipes, logs):
         part.mkdir()
-    programs = f"{driver.libraries.parent}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    env = {"LD_LIBRARY_PATH": str(driver.libraries), "PATH": programs}
-    return ControlProgram(path, pipes, logs, "GPU-1234", env=env)
+    return ControlProgram(path, pipes, logs, "GPU-1234")
 
 
 @contextmanager

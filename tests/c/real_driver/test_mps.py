@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,12 @@ import pytest
 
 from gpushare.daemon.core.loop import credentials
 from gpushare.daemon.mps.control import ControlProgram, MpsControl, TenantLimits
+from gpushare.daemon.mps.runner import ControlRunner
 from tests.real_driver import RealDriver
+from tests.system.waiting import wait_until
+from tests.unit.daemon import fakes
+from tests.unit.daemon.fakes import FakeDriver, card
+from tests.unit.daemon.test_mps_placement import configured
 
 from .mps_program import control_program, running, transcript
 
@@ -94,6 +100,57 @@ def test_quit_ends_it_also_after_a_server_has_failed(control: MpsControl) -> Non
     control.program.run(f"start_server -uid {os.getuid()}")
     control.quit(0)
     assert not control.is_ready()
+
+
+@pytest.fixture
+def runner(
+    program: ControlProgram, real_driver: RealDriver, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ControlRunner]:
+    """What keeps it running for a card, before its first look."""
+    monkeypatch.setattr("gpushare.daemon.identity.processes.sees_host", lambda: True)
+    folder, driver = program.program.parent, FakeDriver(card(0))
+    driver.driver_version = f"{real_driver.release}.10"
+    with fakes.node(folder, driver, configured("", folder)) as node:
+        made = ControlRunner(card(0), program.program, node.node, node.observed)
+        yield made
+        made.stop()
+
+
+def test_it_writes_through_no_link_that_lies_in_its_folder(runner: ControlRunner) -> None:
+    folders, victim = runner.folders, runner.folders.root.parent / "victim"
+    names = ("control_lock", "log", "nvidia-cuda-mps-control.pid", "control", "control_privileged")
+    folders.pipe.mkdir(parents=True)
+    victim.write_text("as it was")
+    for name in names:
+        (folders.pipe / name).symlink_to(victim)
+    before = folders.pipe.stat()
+    assert runner.look() == "started"
+    assert victim.read_text() == "as it was"
+    assert stat.S_IMODE(victim.stat().st_mode) & 0o022 == 0
+    after = folders.pipe.stat()
+    assert after.st_ino != before.st_ino or after.st_ctime_ns != before.st_ctime_ns
+    assert (after.st_uid, stat.S_IMODE(after.st_mode)) == (0, 0o711)
+    assert not any(path.is_symlink() for path in folders.pipe.iterdir())
+    assert [path.name for path in folders.clients.iterdir()] == ["control"]
+
+
+def test_its_socket_is_put_back(runner: ControlRunner, capfd: pytest.CaptureFixture[str]) -> None:
+    runner.look()
+    inode, places = runner.folders.socket(), [runner.folders.pipe, runner.folders.clients]
+    for place in places:
+        (place / "control").unlink()
+        assert runner.look() == ""
+        assert [(place / "control").stat().st_ino for place in places] == [inode, inode]
+    assert capfd.readouterr().err.count("mps-socket-repaired") == 2
+    for place in places:
+        (place / "control").rename(place / "x")
+    assert runner.look() == "ended"
+    wait_until(lambda: runner.look() == "started")
+    (same,) = {(place / "control").stat().st_ino for place in places}
+    assert same == runner.folders.socket()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(runner.folders.clients / "control"))
+        assert credentials(client)[1] == 0
 
 
 @pytest.mark.thorough  # it takes 10 s

@@ -16,8 +16,10 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config
+from gpushare.daemon.cards.mps_state import MpsGrant
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind, create, release
+from gpushare.daemon.mps.runner import CardFolders
 from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.model import NonTenantProcess
@@ -37,6 +39,7 @@ from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import opened
+from .test_mps_placement import configured
 
 GPU = "GPUSHARE_MEMORY=4GiB"
 
@@ -682,3 +685,40 @@ def test_what_a_namespace_has_together_is_bounded(
         for key in keys:
             release.release_tenant(key, made, "it ended")
         create("y", memory="10GiB")
+
+
+#: A page that no privileged process follows a name in, and /dev/shm of a card in MPS mode, which
+#: the containers share.
+WRITABLE = {
+    "/opt/gpushare/tenant/status": "/run/tenants/KEY/pages/status",
+    "/dev/shm": "/mps/CARD/shm",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "writable"),
+    [
+        ([GPU], ["/opt/gpushare/tenant/status"]),
+        (["GPUSHARE_COUNT=1"], []),
+        ([GPU, "GPUSHARE_BACKEND=mps"], ["/opt/gpushare/tenant/status", "/dev/shm"]),
+    ],
+)
+def test_no_mount_of_the_host_is_writable_but_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: list[str], writable: list[str]
+) -> None:
+    is_mps = len(env) > 1
+    folders = CardFolders(tmp_path / "mps/CARD")
+    grant = MpsGrant(str(folders.clients), str(folders.shared_memory), 100, {})
+    options = configured('cards: {"0": {backend: mps}}' if is_mps else "", tmp_path)
+    with fakes.node(tmp_path, FakeDriver(fakes.card(0)), options) as node:
+        monkeypatch.setattr(node.servers, "admit", lambda *_: grant)
+        container = BundleToCreate(tmp_path / "b", *env)
+        key = container.create(node)["key"]
+    mounts = container.document()["mounts"]
+    assert len(mounts) >= 3
+    found = {
+        mount["destination"]: mount["source"].removeprefix(str(tmp_path)).replace(key, "KEY")
+        for mount in mounts
+        if "ro" not in mount["options"] and mount["type"] != "tmpfs"
+    }
+    assert found == {where: WRITABLE[where] for where in writable}
