@@ -192,6 +192,7 @@ class Config:
             mode=values.get("allowed_mode", ANY),
             max_tenants=values.get("max_tenants", self.max_tenants),
             backend=values.get("backend", INTERPOSER),
+            mps_trusted=values.get("mps_trusted", False),
             where=where,
             cordoned_by=self._cordoned_by(uuid),
         )

@@ -331,13 +331,15 @@ class CardRule:
     """Which requests a card accepts, and the maximum number of shares.
 
     `mode` is "shared" (no whole card), "exclusive" (no share) or "any". `backend` is "interposer",
-    or "mps" if the card's shares are clients of an MPS server. `where` has for each key of the file
+    or "mps" if the card's shares are clients of an MPS server; `mps_trusted` says that they trust
+    each other. `where` has for each key of the file
     where the file says it.
     """
 
     mode: str = ANY
     max_tenants: int = 16
     backend: str = INTERPOSER
+    mps_trusted: bool = False
     where: Mapping[str, str] = field(default_factory=dict, compare=False)
     cordoned_by: str | None = None  # the annotation of the node that cordons it
 

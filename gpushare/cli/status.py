@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -172,7 +172,9 @@ def _size(size: int | None) -> str:
 
 def mode(card: CardRow | ClusterCard) -> str:
     """Return how a card is used, for example `shared,cordoned`."""
-    return ",".join((card["mode"] or "-", *(["cordoned"] if card["cordoned"] else [])))
+    of_node: Mapping[str, Any] = card  # a cluster's has less
+    words = {"trusted": of_node.get("mps_trusted"), "cordoned": card["cordoned"]}
+    return ",".join((card["mode"] or "-", *(word for word, holds in words.items() if holds)))
 
 
 PS_HEADINGS = (
@@ -353,10 +355,11 @@ def _ends(tenant: TenantStatus) -> str:
 
 
 def isolation(tenant: TenantStatus) -> str:
-    """Return what enforces the quota: "interposer", "mps", "mps (percentage)"."""
+    """Return what enforces the quota: "interposer", "mps", "mps (percentage, trusted)"."""
     mps = tenant["mps"]
-    share = " (percentage)" if mps and mps["percentage"] < 100 else ""
-    return f"{tenant['isolation']}{share}"
+    words = {"percentage": mps and mps["percentage"] < 100, "trusted": mps and mps["trusted"]}
+    details = ", ".join(word for word, holds in words.items() if holds)
+    return f"{tenant['isolation']} ({details})" if details else tenant["isolation"]
 
 
 def _idle(tenant: TenantStatus) -> str:

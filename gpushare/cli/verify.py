@@ -83,7 +83,8 @@ def command(
     within 2 points of the share.
 
     --mps does the same as --memory on a card in MPS mode, and checks that both tenants are clients
-    of its MPS server. The other tests use cards without MPS.
+    of its MPS server. The card has to have mps_trusted: true. The other tests use cards without
+    MPS.
 
     --evict starts a tenant that writes a pattern into its GPU memory, evicts it, starts another one
     in its place, and compares the pattern after the restore. Each of the two requests most of the

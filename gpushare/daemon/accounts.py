@@ -57,6 +57,7 @@ class CardAccounts:
                     reservations=self.ledger.reserved_beside(card.uuid, policy, without),
                     backend=self.node.backend_of(card),
                     backend_source=rule.where.get("backend", ""),
+                    mps_trusted=rule.mps_trusted,
                     backend_fault=self.node.mps.fault_of(card.uuid),
                 )
             )
@@ -65,6 +66,7 @@ class CardAccounts:
     def _use(self, record: TenantRecord, number: int) -> AllocationUse:
         allocation = record.allocations[number]
         used_bytes, limit_bytes = self.use_of(record, number)
+        grant = self.node.mps.grant_of(record.key) if record.isolation == MPS else None
         return AllocationUse(
             record.title,
             allocation.quota_bytes,
@@ -76,6 +78,7 @@ class CardAccounts:
             burst_limit_bytes=allocation.burst_limit_bytes,
             is_scheduled=record.is_scheduled,
             backend=MPS if record.isolation == MPS else "",
+            uid=None if grant is None else grant.uid,
         )
 
     def use_of(self, record: TenantRecord, number: int) -> tuple[int, int]:

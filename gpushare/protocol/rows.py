@@ -104,6 +104,7 @@ class CardRow(TypedDict):
     tenants: int
     max_tenants: int
     mode: str  # "shared" | "exclusive" | "unused"; "mps": its shares are clients of an MPS server
+    mps_trusted: bool  # in mode mps: they trust each other; if not, it takes one of each host uid
     utilization: int | None  # percent of time busy, by NVML; None: unknown
     sensors: CardSensors
     health: str  # "ok", or the fault
@@ -220,6 +221,7 @@ class TenantMps(TypedDict):
     """A tenant's part of the MPS server of a card in MPS mode."""
 
     percentage: int  # of the multiprocessors, its ceiling; 100: none
+    trusted: bool  # the card's containers trust each other; if not, it is the only one of its uid
     # Beside the interposer's: cgroup, the driver's for the container | server, for each of its
     # processes | "": none
     memory_limit: str

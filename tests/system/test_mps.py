@@ -91,7 +91,7 @@ class MpsNode:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.client = Client(stack.socket)
-        self.configure(cards={"0": {"backend": "mps"}})
+        self.configure(cards={"0": {"backend": "mps", "mps_trusted": True}})
 
     def configure(self, **keys: object) -> None:
         found = yaml.safe_load(self.stack.config.read_text())
@@ -301,6 +301,16 @@ def test_a_server_of_somebody_else_keeps_containers_off_the_card(stopped: MpsNod
             assert refused.wait() != 0
             assert f"did not start uses it (process {server})" in refused.errors
         assert not stopped.events("mps-control-started")
+
+
+def test_without_trust_a_second_container_of_a_user_is_refused(node: MpsNode) -> None:
+    node.configure(cards={"0": {"backend": "mps"}})
+    assert node.client.reload() == ["cards"]
+    with node.bundle().run() as tenant:
+        assert tenant.start()["code"] == 0
+        with node.bundle().run() as refused:
+            assert refused.wait() != 0
+            assert "has the same host uid, 0; set mps_trusted: true" in refused.errors
 
 
 def test_verify_proves_it(node: MpsNode) -> None:

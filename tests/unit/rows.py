@@ -41,6 +41,7 @@ def card_row(index: int = 0, **more: Any) -> CardRow:
         "tenants": 2,
         "max_tenants": 16,
         "mode": "shared",
+        "mps_trusted": False,
         "utilization": 71,
         "sensors": {"temperature_celsius": 54, "power_milliwatts": 310_200},
         "health": "ok",

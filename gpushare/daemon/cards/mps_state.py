@@ -41,6 +41,7 @@ class MpsGrant:
 
     folder: str  # on the host, with the socket of clients
     shared_memory: str  # the folder that server and client share at /dev/shm
+    uid: int  # of its first process, the host's
     percentage: int  # its ceiling of the card's multiprocessors; 100: none
     variables: Mapping[str, str]  # for its processes
     note: str = ""  # how its request was changed
@@ -52,7 +53,6 @@ class MpsCardState:
 
     fault: str = ""  # why no container can join; "": they can
     pid: int = 0
-    is_multiuser: bool = False
     server_state: str = ""  # as NVIDIA names it; "": no server runs
     # By tenant:
     grants: Mapping[str, MpsGrant] = field(default_factory=dict)

@@ -249,6 +249,7 @@ class _Creation:
             # The container's root opens the sources of its own mounts.
             owner=container_edits.mapped_uid(original, 0),
             shows_holders=node.config.read_group is None and not self._in_pod,
+            uid=container_edits.host_uid(original),
             image_needs=needs,
             # OCI runtime spec, config-linux.md, Memory.
             memory_max_bytes=limit if isinstance(limit, int) and limit > 0 else 0,

@@ -52,6 +52,7 @@ class TenantIdentity:
     owner: int = 0  # who may mount its directory, beside root
     status_owner: int | None = None  # who alone may write its status; None: whoever is in it
     shows_holders: bool = False  # as in PlacementRequest
+    uid: int | None = None  # as in PlacementRequest
     image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)  # as in PlacementRequest
     memory_max_bytes: int = 0  # the container's own memory limit; 0: none
 
@@ -192,6 +193,7 @@ def _place(
         placement_request(applicant.record, resolved, state.node, state.ledger, without),
         image_needs=applicant.image_needs,
         shows_holders=applicant.shows_holders,
+        uid=applicant.uid,
     )
     for _ in reclaim_rounds():
         capacities = state.accounts.capacities(without)

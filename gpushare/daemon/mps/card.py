@@ -46,6 +46,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import disown_page, opened
 from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.placement.choose import TRUST
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
@@ -54,6 +55,11 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci.bounded_read import replace_file
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 
+_FIRST_PRIVILEGED: Final = 550
+_TRUST_OLD: Final = (
+    "set mps_trusted: true for the card in gpushare.yaml if its containers trust each other, or "
+    f"use driver {_FIRST_PRIVILEGED} or newer"
+)
 _VARIABLES_DRAFT: Final = f".{abi.MPS_NAME}"
 
 
@@ -88,9 +94,8 @@ class CardServer:
         if control is not None and not change:
             self._look_at_clients(control)
         self._set(
-            fault=self.runner.fault,
+            fault=self.runner.fault or self.distrust(),
             pid=self.runner.pid,
-            is_multiuser=control is not None and control.program.multiuser,
         )
 
     def admit(self, key: str, uid: int) -> MpsGrant:
@@ -99,8 +104,8 @@ class CardServer:
         control, record = self.runner.control, self._ledger.entries.get(key)
         if record is None:
             raise MpsRefused("the reservation has expired; create the container again")
-        if control is None or self.runner.fault:
-            raise MpsRefused(f"card {self._card.index} is in MPS mode, and {self.runner.fault}")
+        if control is None or self.state.fault:
+            raise MpsRefused(f"card {self._card.index} is in MPS mode, and {self.state.fault}")
         self._refuse_other_user(key, uid)
         try:
             return self._add(control, self._settings_of(record, uid))
@@ -175,17 +180,34 @@ class CardServer:
         return settings_of(record, uid, self._node.policy_of(self._card.uuid))
 
     def _refuse_other_user(self, key: str, uid: int) -> None:
-        """Refuse a second user where a server serves one: MpsRefused, which names the user."""
-        if self.state.is_multiuser:
-            return
-        records = self._ledger.entries
+        """Refuse whom the server does not serve beside another container: MpsRefused."""
+        control, records = self.runner.control, self._ledger.entries
         for other, settings in self._settings.items():
-            if other != key and settings.uid != uid and other in records:
+            if other == key or other not in records:
+                continue
+            title, has = records[other].title, f"card {self._card.index} is in MPS mode, and"
+            if settings.uid == uid and not self._is_trusted:
+                raise MpsRefused(f"{has} {title} has the same host uid, {uid}; {TRUST}")
+            if settings.uid != uid and not (control and control.program.multiuser):
                 raise MpsRefused(
-                    f"the MPS server of card {self._card.index} serves uid {settings.uid} "
-                    f"({records[other].title}), and the container runs as uid {uid}: this driver "
-                    "has no server for several users. Run both as one user, or use another card."
+                    f"{has} its server serves uid {settings.uid} ({title}), and the container runs "
+                    f"as uid {uid}: a driver before 555 has no server for several users. Run both "
+                    "as one user, or use another card."
                 )
+
+    def distrust(self) -> str:
+        """Why the server is only for containers that trust each other; "" if it is not.
+
+        Before 550, any user sets limits by the socket of clients.
+        """
+        release = self.runner.release
+        if self._is_trusted or release >= _FIRST_PRIVILEGED:
+            return ""
+        return f"driver {release} lets every container command the MPS server; {_TRUST_OLD}"
+
+    @property
+    def _is_trusted(self) -> bool:
+        return self._node.rule_of(self._card).mps_trusted
 
     def _add(self, control: MpsControl, settings: MpsSettings) -> MpsGrant:
         """Set a container's limits; MpsError."""
@@ -194,6 +216,7 @@ class CardServer:
         grant = MpsGrant(
             folder=str(folders.clients),
             shared_memory=str(folders.shared_memory),
+            uid=settings.uid,
             percentage=limits.cores_percent,
             variables=limits.variables,
             note=limits.note,

@@ -222,15 +222,19 @@ class ControlRunner:
                 "gpushared is not in the host's PID namespace, and an MPS server would not find "
                 "its clients: set hostPID: true, or --pid=host"
             )
-        major, *_ = parse_version(driver.nvml.driver_version) or (0,)
         return ControlProgram(
             self._program,
             folders.pipe,
             folders.log,
             self._card.uuid,
-            multiuser=major >= _FIRST_MULTIUSER,
+            multiuser=self.release >= _FIRST_MULTIUSER,
             env=driver.env,
         )
+
+    @property
+    def release(self) -> int:
+        """The driver's, for example 550; 0 if it is unknown."""
+        return (parse_version(self._node.loaded().nvml.driver_version) or (0,))[0]
 
     def _forget(self) -> None:
         self.close()

@@ -335,6 +335,11 @@ MIG: Final = "mig"
 #: The fix where a card is withheld for a request that waits.
 WAIT: Final = "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
 MPS: Final = "mps"
+#: The fix where two containers of one user could end each other's work by the MPS server.
+TRUST: Final = (
+    "set mps_trusted: true for the card in gpushare.yaml if its containers trust each other, or "
+    "start them in different user namespaces"
+)
 #: The fix where a card needs another backend.
 SWITCH_BACKEND: Final = (
     "set backend: {backend} for a card in gpushare.yaml (gpushare card drain N, then gpushare "
@@ -405,6 +410,10 @@ def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle |
         return Obstacle(f"{text}{names}", f"gpushare card drain {capacity.card.index}")
     if is_mps and capacity.backend_fault:
         return Obstacle(f"is in MPS mode, and {capacity.backend_fault}")
+    for use in capacity.allocations if is_mps and not capacity.mps_trusted else ():
+        if use.uid is not None and use.uid == request.uid:
+            of = use.tenant if request.shows_holders else "another container"
+            return Obstacle(f"is in MPS mode, and {of} has the same host uid, {use.uid}", TRUST)
     return None
 
 

@@ -116,6 +116,7 @@ class AllocationUse:
     burst_limit_bytes: int = 0  # the burst limit; none where it is less than the quota
     is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
     backend: str = ""  # "mps" for a client of the card's MPS server
+    uid: int | None = None  # of a client: the host's
 
     @property
     def burst_used_bytes(self) -> int:
@@ -154,6 +155,7 @@ class CardCapacity:
     withheld: str = ""  # for which waiting request, as the end of "card 0 ..."; "": for none
     backend: str = "interposer"  # the operator's setting for its shares: "interposer" or "mps"
     backend_source: str = ""  # where that is configured
+    mps_trusted: bool = False  # the clients of its MPS server trust each other
     backend_fault: str = ""  # why no share can have that backend now; "": one can
 
     def without(self, keys: Collection[str]) -> CardCapacity:

@@ -228,6 +228,7 @@ class PlacementRequest:
     image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
     strategy: str = ""  # binpack, spread or topology; "": the best for the request (choose.py)
     backend: str = ""  # mig: only MIG instances are used
+    uid: int | None = None  # of a container: the host's; None: unknown
     bounds: Bounds = field(default_factory=Bounds)  # of the node's policy, for each card
     sources: Mapping[str, str] = field(default_factory=dict)  # where each key was written
     # A refusal names what has the rest of a card. Otherwise it says only what is available and what

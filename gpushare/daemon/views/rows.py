@@ -100,6 +100,7 @@ def _card_row(
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
         mode=_mode(capacity),
+        mps_trusted=capacity.mps_trusted and capacity.backend == MPS,
         utilization=capacity.utilization,
         sensors={} if last is None else last.sample.sensors.get(card.uuid, {}),
         health=capacity.health,

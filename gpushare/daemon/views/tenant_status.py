@@ -89,10 +89,16 @@ def _mps(record: TenantRecord, node: Node, tenants: Tenants) -> TenantMps | None
     limit = "server" if grant else ""
     return TenantMps(
         percentage=grant.percentage if grant else 100,
+        trusted=_is_trusted(record.allocations[0].uuid, node),
         memory_limit="cgroup" if record.key in tenants.limited_clients else limit,
         server_state=card.server_state,
         lost=loss.reason if loss else "",
     )
+
+
+def _is_trusted(uuid: str, node: Node) -> bool:
+    card = node.card(uuid)
+    return card is not None and node.rule_of(card).mps_trusted
 
 
 def _within_packet(row: TenantStatus) -> TenantStatus:

@@ -708,7 +708,7 @@ def test_no_mount_of_the_host_is_writable_but_these(
 ) -> None:
     is_mps = len(env) > 1
     folders = CardFolders(tmp_path / "mps/CARD")
-    grant = MpsGrant(str(folders.clients), str(folders.shared_memory), 100, {})
+    grant = MpsGrant(str(folders.clients), str(folders.shared_memory), 0, 100, {})
     options = configured('cards: {"0": {backend: mps}}' if is_mps else "", tmp_path)
     with fakes.node(tmp_path, FakeDriver(fakes.card(0)), options) as node:
         monkeypatch.setattr(node.servers, "admit", lambda *_: grant)

@@ -31,6 +31,8 @@ from .fakes import GIB, FakeDaemon, FakeDriver, card, entry
 from .test_mps_placement import configured
 
 CARD = card(0)
+MODE = 'cards: {"0": {backend: mps}}'
+TRUSTED = 'cards: {"0": {backend: mps, mps_trusted: true}}'
 
 
 @dataclass
@@ -71,7 +73,7 @@ class FakeControl:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path, FakeDriver(CARD)) as made:
+    with fakes.node(tmp_path, FakeDriver(CARD), configured(TRUSTED, tmp_path)) as made:
         yield made
 
 
@@ -180,8 +182,34 @@ def test_a_second_user_is_refused_with_who_holds_the_server(running: Running) ->
     running.control.program = replace(running.control.program, multiuser=False)
     running.client(1, uid=1000)
     running.client(2, uid=1000)
-    with pytest.raises(MpsRefused, match=r"serves uid 1000 \(train-1\).* runs as uid 0: this driv"):
+    with pytest.raises(MpsRefused, match=r"serves uid 1000 \(train-1\), .* uid 0: a driver before"):
         running.client(3, uid=0)
+
+
+def test_without_trust_a_card_takes_one_container_of_each_user(
+    running: Running, tmp_path: Path
+) -> None:
+    running.node.node.config = configured(MODE, tmp_path)
+    running.client(1, uid=0)
+    running.client(2, uid=1000)
+    with pytest.raises(MpsRefused, match=r"train-1 has the same host uid, 0; set mps_trusted: t"):
+        running.client(3, uid=0)
+    running.node.node.config = configured(TRUSTED, tmp_path)
+    running.client(4, uid=0)
+
+
+@pytest.mark.parametrize(
+    ("driver", "mode", "refused"),
+    [("535.1", MODE, True), ("550.1", MODE, False), ("535.1", TRUSTED, False)],
+)
+def test_before_550_a_card_takes_only_containers_that_trust_each_other(
+    tmp_path: Path, driver: str, mode: str, *, refused: bool
+) -> None:
+    found = FakeDriver(CARD)
+    found.driver_version = driver
+    with fakes.node(tmp_path, found, configured(mode, tmp_path)) as node:
+        distrust = CardServer(CARD, Path("/none"), node, lambda _: None).distrust()
+    assert distrust.startswith("driver 535 lets every container command") == refused
 
 
 def test_limits_that_were_changed_are_told(

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.config import Config, parse
-from gpushare.daemon.cards.mps_state import MPS, MpsCardState
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsGrant
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
@@ -25,6 +26,7 @@ from gpushare.quota.request_policy import ResolvedRequest
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card
 
+GRANT = MpsGrant("/c", "/shm", 0, 100, {})
 TWO = 'cards: {"1": {backend: mps}}'
 
 
@@ -47,12 +49,20 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def created(node: FakeDaemon, key: int = 1, engine: str = "docker", **asked: str) -> TenantRecord:
+def created(
+    node: FakeDaemon,
+    key: int = 1,
+    engine: str = "docker",
+    uid: int | None = None,
+    **asked: str,
+) -> TenantRecord:
     """Reserve a container's request."""
     options = {name.replace("_", "-"): text for name, text in asked.items()}
     quota = parse_request({}, {}, options=options).valid()
     record = TenantRecord(f"{key:016x}", "none", f"container-{key}", f"train-{key}", engine)
-    return reserve(TenantIdentity(record), ResolvedRequest(quota, resolve_request(quota)), node)
+    return reserve(
+        TenantIdentity(record, uid=uid), ResolvedRequest(quota, resolve_request(quota)), node
+    )
 
 
 def index(record: TenantRecord) -> str:
@@ -97,6 +107,30 @@ def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> No
     }
     with pytest.raises(NoRoom, match="does not run: no file"):
         created(node, memory="4GiB", backend="mps")
+
+
+def test_containers_of_one_user_are_on_different_cards_unless_they_trust_each_other(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    both = 'cards: {"0": {backend: mps}, "1": {backend: mps}}'
+    node.node.config = configured(both, tmp_path)
+
+    def client(key: int, uid: int) -> str:
+        record = created(node, key, memory="1GiB", backend="mps", uid=uid)
+        state, grant = node.node.mps.cards.get(index(record), MpsCardState()), GRANT
+        grants = {**state.grants, record.key: replace(grant, uid=uid)}
+        node.node.mps.cards = {**node.node.mps.cards, index(record): MpsCardState(grants=grants)}
+        return index(record)
+
+    assert len({client(1, 0), client(2, 0)}) == 2
+    with pytest.raises(
+        NoRoom, match="card 0 is in MPS mode, and another container has the same host uid"
+    ):
+        client(3, 0)
+    client(4, 1000)
+    node.node.config = configured(both.replace("mps}", "mps, mps_trusted: true}"), tmp_path)
+    client(5, 0)
+    assert [row["mps_trusted"] for row in card_rows(node)] == [True, True]
 
 
 def test_a_card_keeps_its_backend_while_a_container_uses_it(
