@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import protocol
+from gpushare.daemon.service.control_server import decode_request
+from gpushare.protocol.operations import MalformedRequest
 
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
@@ -29,8 +31,8 @@ json_values = st.recursive(
 @example(b'{"a": ' + b"9" * 4000 + b"}")
 def test_a_packet_is_one_object_or_refused(packet: bytes) -> None:
     try:
-        decoded: dict[str, Any] = protocol.decode(packet)
-    except protocol.ProtocolError:
+        decoded: dict[str, Any] = decode_request(packet)
+    except MalformedRequest:
         return
     assert isinstance(decoded, dict)
     # What was read can be written again: nothing in it that JSON cannot say.
