@@ -9,10 +9,11 @@
 
 uint64_t process_starttime(pid_t pid)
 {
-	char path[32];
+	char path[32] = "/proc/self/stat";
 	char text[1024];
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	if (pid != 0)
+		snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;

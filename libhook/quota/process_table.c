@@ -105,7 +105,7 @@ static int number_find(uint32_t pid, uint64_t starttime)
 static const char *join_locked(void)
 {
 	uint32_t pid = (uint32_t)getpid();
-	uint64_t starttime = process_starttime((pid_t)pid);
+	uint64_t starttime = process_starttime(0);
 
 	if (atomic_load(&process_joined) >= 0)
 		return NULL;

@@ -84,6 +84,26 @@ def test_the_environment_cannot_replace_the_container_s_own_pages(
     assert "/opt/gpushare/tenant/grant: No such file or directory" in done.stderr
 
 
+def test_in_a_nested_pid_namespace_a_process_has_its_own_start_time(
+    simulated: ProgramContainer,
+) -> None:
+    """Its /proc is the outer one: the number 1 is another process's there."""
+    client = Path(__file__).with_name("client.py").read_text()
+    look = f"""
+from gpushare import abi
+start(); alloc(MIB)
+page = open({str(simulated.tenant.status)!r}, "rb").read()
+record = abi.PROCESS.unpack_from(page, abi.status_process_offset(0))
+own = open("/proc/self/stat").read().rpartition(")")[2].split()[19]
+print(record[0], record[2] == int(own))
+"""
+    done = simulated.run(
+        "unshare", "--map-root-user", "--pid", "--fork", "--kill-child",
+        sys.executable, "-c", client + look,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1", "True"], done.stderr
+
+
 def test_the_daemon_is_notified_of_the_process_and_of_its_first_refusal(
     simulated: ProgramContainer,
 ) -> None:
