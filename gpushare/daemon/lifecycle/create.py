@@ -222,7 +222,7 @@ class _Creation:
             log_reserved(record, self._node)
             state.decide.run(lambda: _release_failed(record, state))
             raise
-        state.loop.soon(lambda: _follow(record, state))
+        state.loop.soon(lambda: release.follow_reservation(record, state))
         binder = LAUNCHER if record.cgroup else "hook"
         return {"mode": request.effective.kind, "key": record.key, "bind": binder}
 
@@ -411,22 +411,6 @@ def _engine_text(cards: EngineCards | None, node: Node) -> str:
     by_minor = {card.minor: card.uuid for card in node.loaded().cards if card.instance is None}
     named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
     return f"device={','.join(named)}" if named else str(cards.count or 1)
-
-
-def _follow(record: TenantRecord, state: DaemonState) -> None:
-    """Do what the container's start need not wait for, on the main thread after the answer.
-
-    If gpushared is killed before, the next one watches the maker of each reservation.
-    """
-
-    def watch() -> None:  # unless the reservation is another's by now, or bound
-        with suppress(ReservationLost):
-            if state.ledger.require(record).state == "reserved":
-                release.watch_maker(record, state)
-
-    if record.maker:
-        state.decide.submit(watch)
-    log_reserved(record, state.node)
 
 
 def _release_failed(record: TenantRecord, state: DaemonState) -> None:

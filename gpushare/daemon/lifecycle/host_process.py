@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare import abi
+from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.container_names import NAME, find_conflict
 from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
-from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
+from gpushare.daemon.lifecycle.release import follow_reservation
+from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.request import NoRoom
@@ -49,6 +51,7 @@ class HostCommand:
     rootless: bool
     # Has the client wait for so many seconds more, and with 0 as long as for any answer.
     waits: Callable[[float], None] = lambda _: None
+    maker: int = 0  # the caller's process, which is to bind it
 
 
 def open_tenant(
@@ -93,7 +96,7 @@ def open_tenant(
     except NoRoom as error:
         about = name, effective.class_ == "online"
         record = room.reserve_again(error, about, reserve_now, command.waits)
-    log_reserved(record, state.node)
+    follow_reservation(record, state)
     cards = [allocation.uuid for allocation in record.allocations]
     return HostProcessGrant(
         key=key,
@@ -124,6 +127,8 @@ def _applicant(command: HostCommand, named: tuple[str, str, str], ledger: Ledger
         engine="host",
         uid=command.uid,
         isolation="advisory" if command.rootless else "",
+        maker=command.maker,
+        maker_starttime=(command.maker and processes.start_time(command.maker)) or 0,
     )
     # A caller that reaches the socket may read all of it.
     return TenantIdentity(record, owner=own or 0, status_owner=own, shows_holders=True)

@@ -23,6 +23,7 @@ from gpushare.daemon.freezer import Freezer, kill_unbound, runs_unbound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, recover
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
+from gpushare.daemon.lifecycle.reserve import log_reserved
 from gpushare.daemon.limits import (
     clear_driver_limits,
     forget_shortfalls,
@@ -35,6 +36,7 @@ from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host import cgroups
 
@@ -157,7 +159,7 @@ def release_ended(state: DaemonState) -> bool:
             if record.state == "bound":
                 release_if_gone(record.key, state, "its process has ended")
             elif is_abandoned(record) and not runs_unbound(record):
-                release_tenant(record.key, state, "its runtime has ended")
+                release_tenant(record.key, state, _why_abandoned(record))
     return len(state.ledger.entries) < before
 
 
@@ -171,7 +173,7 @@ def watch_process(record: TenantRecord, state: DaemonState) -> None:
 
 
 def watch_maker(record: TenantRecord, state: DaemonState) -> None:
-    """See that a reservation goes with its maker, the runtime that is to make its container.
+    """See that a reservation goes with its maker: a runtime, or the caller of `gpushare run`.
 
     It is bound before that runtime ends, or its launcher: afterwards nothing binds it, and the
     reservation need not wait for `timing.bind_timeout_seconds`. A restarted daemon knows it too.
@@ -183,9 +185,29 @@ def watch_maker(record: TenantRecord, state: DaemonState) -> None:
     state.loop.call(lambda: state.watch.process(record.key, pidfd))
 
 
+def follow_reservation(record: TenantRecord, state: DaemonState) -> None:
+    """Have a new reservation end with its maker; what the maker's start need not wait for.
+
+    If gpushared is killed before, the next one watches the maker of each reservation.
+    """
+
+    def watch() -> None:  # unless the reservation is another's by now, or bound
+        with suppress(ReservationLost):
+            if state.ledger.require(record).state == "reserved":
+                watch_maker(record, state)
+
+    if record.maker:
+        state.decide.submit(watch)
+    log_reserved(record, state.node)
+
+
 def is_abandoned(record: TenantRecord) -> bool:
-    """Whether the runtime that was to make a reservation's container has ended."""
+    """Whether the process that is to bind a reservation has ended."""
     return record.maker != 0 and processes.start_time(record.maker) != record.maker_starttime
+
+
+def _why_abandoned(record: TenantRecord) -> str:
+    return f"its {'command' if record.engine == 'host' else 'runtime'} has ended"
 
 
 def _end_if_abandoned(record: TenantRecord, state: DaemonState, attempt: int) -> None:
@@ -193,7 +215,7 @@ def _end_if_abandoned(record: TenantRecord, state: DaemonState, attempt: int) ->
     if not is_abandoned(record):
         return
     if not runs_unbound(record):
-        release_tenant(record.key, state, "its runtime has ended")
+        release_tenant(record.key, state, _why_abandoned(record))
     elif attempt < len(_AGAIN_SECONDS):
         again = partial(handle_process_end, record.key, state, attempt + 1)
         kill_unbound(record, state.freezing, lambda: state.decide.submit(again))

@@ -172,7 +172,11 @@ class Operations:
     ) -> ControlReply:
         caller = request.peer
         command = host_process.HostCommand(
-            name[:_MOST_NAME], caller.uid, rootless or not caller.is_root, request.waits
+            name[:_MOST_NAME],
+            caller.uid,
+            rootless or not caller.is_root,
+            request.waits,
+            caller.pid,
         )
         granted = self._granted_ticket(ticket, caller.pid) if ticket else None
         return reply({**host_process.open_tenant(command, quota, self._state, self._room, granted)})

@@ -110,7 +110,9 @@ class TenantRecord:
     weight: int = 0  # 0: none requested
     priority: int = DEFAULT_PRIORITY  # 0 is the highest
     class_: str = "offline"
-    maker: int = 0  # the runtime that creates a reserved container; 0: not known
+    # Of a reservation: the runtime that creates the container, or who called `gpushare run`; 0: not
+    # known.
+    maker: int = 0
     maker_starttime: int = 0
     requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
     eviction: EvictionRecord | None = None  # None: its memory is on its cards

@@ -19,6 +19,7 @@ from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import MpsGrant
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind, create, release
+from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.mps.runner import CardFolders
 from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.resize import reset_quota, set_quota
@@ -38,7 +39,7 @@ from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
-from .operations import opened
+from .operations import ME, opened
 from .test_mps_placement import configured
 
 GPU = "GPUSHARE_MEMORY=4GiB"
@@ -159,6 +160,26 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
     runtime.kill()
     BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)
     node.loop.settle()  # what follows an answer
+    node.decide.run(lambda: None)
+    assert not node.ledger.entries
+    assert node.mounts.made() == []
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_command_that_is_never_bound_holds_nothing(
+    node: FakeDaemon, runtime: FakeProcess, before: bool
+) -> None:
+    """`gpushare run` reserves, and is killed before it has the answer, or after."""
+    if before:
+        runtime.kill()
+    command = replace(ME, maker=runtime.pid)
+    key = open_tenant(command, {"memory": "4GiB"}, node, node.room)["key"]
+    node.decide.run(lambda: None)
+    node.loop.settle()
+    if not before:
+        assert key in node.ledger.entries
+        runtime.kill()
+        node.watch._process_ended(key, node.watch._pidfds[key])
     node.decide.run(lambda: None)
     assert not node.ledger.entries
     assert node.mounts.made() == []
