@@ -133,7 +133,6 @@ EVENTS: Final = {
     "tenant-eviction-lost": (
         "The driver can neither keep nor restore the container's GPU memory: stop the container."
     ),
-    "tenant-evicted-on-card": "The driver lists GPU memory of a container that is evicted.",
     "tenant-eviction-bypassed": (
         "Another program has restored the container's GPU memory: it counts on its card again."
     ),
@@ -358,7 +357,6 @@ KEPT: Final = frozenset(
         "tenant-eviction-failed",
         "tenant-restore-failed",
         "tenant-eviction-lost",
-        "tenant-evicted-on-card",
         "tenant-eviction-bypassed",
         "tenant-idle-detected",
         "tenant-idle-warned",

@@ -79,7 +79,6 @@ TEXTS: Final = {
     "tenant-eviction-failed": "could not be evicted, and goes on: {error}",
     "tenant-restore-failed": "could not be restored, and stays evicted: {error}",
     "tenant-eviction-lost": "has lost its GPU memory in the driver: {error}",
-    "tenant-evicted-on-card": "is evicted, and the driver lists {used_bytes} of it",
     "tenant-eviction-bypassed": "was restored by another program: its memory counts again",
     "tenant-idle-detected": "holds {used_bytes} and has not used its cards for {idle_seconds} s",
     "tenant-idle-warned": (

@@ -58,6 +58,8 @@ def violation_text(verdict: Verdict, card: str) -> str:
         shortfall = f", and the card lacks {format_size(sample.shortfall_bytes)} of another's quota"
     elif sample.has_shortfall:
         shortfall = ", and another container lacks memory within its quota"
+    if not sample.may_bytes:
+        return f"uses {used} on {card}, of which it has no part{shortfall}"
     return f"uses {used} on {card}, over its limit of {may}{shortfall}"
 
 

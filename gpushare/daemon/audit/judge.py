@@ -5,6 +5,9 @@ No tenant is judged by figures that say nothing: a card that did not answer, a p
 the driver does not know, a driver that has changed since the last sample. A tenant whose pages are
 lost is judged by the driver's figures alone. While the size of a context is not known for a model,
 a tenant is at most warned: it could not know what its contexts take.
+
+On a card of which a tenant has no part, another's or its own while it is evicted, its limit is 0:
+what it has there it has past the library.
 """
 
 from __future__ import annotations
@@ -364,8 +367,9 @@ class _TenantOnCard:
     """One tenant on one card at one look."""
 
     entry: TenantRecord
+    uuid: str
     number: int  # of the card, as the tenant counts
-    allocation: CardAllocation
+    allocation: CardAllocation | None  # None: it has no part of the card
     case: _QuotaCase
     uses: _ListedUse | None  # None: the card did not answer
     before: ClaimedUse  # what it claimed before the driver was asked
@@ -374,7 +378,7 @@ class _TenantOnCard:
     @property
     def place(self) -> TenantOnCard:
         """The tenant's key and the card's uuid."""
-        return self.entry.key, self.allocation.uuid
+        return self.entry.key, self.uuid
 
 
 @dataclass
@@ -382,6 +386,7 @@ class _QuotaCase:
     """The history of one tenant on one card."""
 
     history: UseHistory
+    has_part: bool  # of the card
     state: EscalationState = field(default_factory=EscalationState)
     # The first is for memory that the driver lists, the second for all memory.
     entitlements: tuple[Entitlement | None, Entitlement | None] = (None, None)
@@ -389,9 +394,11 @@ class _QuotaCase:
     _claimed: ClaimedUse = field(default_factory=ClaimedUse)
 
     def claimed(
-        self, claims: Sequence[ProcessClaim], number: int, allocation: CardAllocation
+        self, claims: Sequence[ProcessClaim], number: int, allocation: CardAllocation | None
     ) -> ClaimedUse:
         """Return what `claims` say of card `number`: most are those of the last look, read once."""
+        if allocation is None:
+            return ClaimedUse()
         if claims is not self._read:
             self._claimed = claimed_use(claims, number, allocation.managed_bytes)
             self._read = claims
@@ -415,13 +422,11 @@ class Judge:
         verdicts: dict[TenantOnCard, Verdict] = {}
         tenants = self._tenants(now_ns, look)
         cards = {
-            uuid: _card_claims(
-                uuid, [tenant for tenant in tenants if tenant.allocation.uuid == uuid], look
-            )
-            for uuid in {tenant.allocation.uuid for tenant in tenants}
+            uuid: _card_claims(uuid, [tenant for tenant in tenants if tenant.uuid == uuid], look)
+            for uuid in {tenant.uuid for tenant in tenants}
         }
         for tenant in tenants:
-            record, uuid = tenant.entry, tenant.allocation.uuid
+            record, uuid = tenant.entry, tenant.uuid
             known = self.verdicts.get(tenant.place)
             if record.key not in look.unread:
                 verdict = self._judged(now_ns, look, tenant, cards[uuid])
@@ -436,22 +441,38 @@ class Judge:
         return self.verdicts
 
     def _tenants(self, now_ns: int, look: AuditInput) -> list[_TenantOnCard]:
-        """Return the shared tenants of a look, on each of their cards."""
+        """Return the tenants of a look: shared ones on their cards, and all on any other."""
         listed = self._by_place(now_ns, look)
+        others: dict[str, set[str]] = {}  # by key: cards of which it has no part, now or before
+        for key, uuid in (*listed, *self._cases):
+            if (found := look.entries.get(key)) is not None and not found.has_part_of(uuid):
+                others.setdefault(key, set()).add(uuid)
         tenants = []
         for record in look.entries.values():
-            if record.state != "bound" or not record.shared:
+            if record.state != "bound":
                 continue
-            for number, allocation in enumerate(record.allocations):
-                place = record.key, allocation.uuid
-                case = self._cases.setdefault(place, _QuotaCase(UseHistory(now_ns)))
-                uses = listed.get(place, _ListedUse()) if allocation.uuid in look.owned else None
+            parts = record.allocations if record.shared and not record.is_off_card else ()
+            places: list[tuple[str, int, CardAllocation | None]] = [
+                *((part.uuid, number, part) for number, part in enumerate(parts)),
+                *((uuid, 0, None) for uuid in sorted(others.get(record.key, ()))),
+            ]
+            for uuid, number, part in places:
+                case = self._case(now_ns, (record.key, uuid), has_part=part is not None)
+                uses = listed.get((record.key, uuid), _ListedUse()) if uuid in look.owned else None
                 before, after = (
-                    case.claimed(claims.get(record.key, ()), number, allocation)
+                    case.claimed(claims.get(record.key, ()), number, part)
                     for claims in (look.before, look.after)
                 )
-                tenants.append(_TenantOnCard(record, number, allocation, case, uses, before, after))
+                tenants.append(_TenantOnCard(record, uuid, number, part, case, uses, before, after))
         return tenants
+
+    def _case(self, now_ns: int, place: TenantOnCard, *, has_part: bool) -> _QuotaCase:
+        """Return the history of a tenant on a card; a new one where its part comes or goes."""
+        case = self._cases.get(place)
+        if case is None or case.has_part != has_part:
+            state = EscalationState() if case is None else case.state
+            case = self._cases[place] = _QuotaCase(UseHistory(now_ns), has_part, state)
+        return case
 
     def _by_place(self, now_ns: int, look: AuditInput) -> Mapping[TenantOnCard, _ListedUse]:
         """Return the driver's figures of each tenant's processes."""
@@ -474,7 +495,7 @@ class Judge:
     def _judged(
         self, now_ns: int, look: AuditInput, tenant: _TenantOnCard, card: _CardClaims
     ) -> Verdict:
-        record, uuid, case = tenant.entry, tenant.allocation.uuid, tenant.case
+        record, uuid, case = tenant.entry, tenant.uuid, tenant.case
         choice, context_bytes = self._node.over_quota_action(record), self._context_bytes(uuid)
         if not context_bytes and choice in {"freeze", "kill"}:
             choice = "warn"
@@ -593,7 +614,8 @@ def _card_claims(uuid: str, tenants: Sequence[_TenantOnCard], look: AuditInput) 
     managed = 0
     for tenant in tenants:
         # No claim is more than its tenant was ever allowed.
-        most = tenant.allocation.burst_limit_bytes + tenant.allocation.managed_bytes
+        part = tenant.allocation
+        most = 0 if part is None else part.burst_limit_bytes + part.managed_bytes
         claims = tenant.before, tenant.after
         exported[tenant.entry.key] = min(most, max(claim.exported_bytes for claim in claims))
         managed += min(most, max(claim.managed_bytes + claim.spared_bytes for claim in claims))
@@ -641,6 +663,8 @@ class _Limits(NamedTuple):
 
 
 def _limits(pages: Pages | None, tenant: _TenantOnCard) -> _Limits:
+    if tenant.allocation is None:
+        return _Limits(0, 0, 0)
     number, most_bytes = tenant.number, tenant.allocation.burst_limit_bytes
 
     def read(pages: Pages) -> _Limits | None:

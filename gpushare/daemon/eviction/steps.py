@@ -34,9 +34,7 @@ from gpushare.daemon.eviction.worker_main import (
 )
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.observed import Observations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import EvictedProcess, EvictionRecord, TenantRecord
 from gpushare.errors import UserError
 
@@ -314,29 +312,3 @@ def _while_it_lives(process: EvictedProcess) -> Iterator[None]:
     except CheckpointError:
         if is_same(process):
             raise
-
-
-_SEEN_TIMES: Final = 2  # samples in a row: one may be older than the eviction
-
-
-class OnCardWatch:
-    """Finds evicted tenants whose memory the driver lists: it should be none; truth thread."""
-
-    def __init__(self, ledger: Ledger, observed: Observations) -> None:
-        self._ledger, self._observed = ledger, observed
-        self._looks: dict[str, int] = {}  # in how many samples in a row, by key
-
-    def look(self) -> None:
-        """Report evicted tenants with memory on a card, once each."""
-        usage = self._observed.usage
-        if usage.stale:
-            return
-        looks = {}
-        for record in self._ledger.entries.values():
-            used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
-            if not record.is_off_card or not used:
-                continue
-            looks[record.key] = self._looks.get(record.key, 0) + 1
-            if looks[record.key] == _SEEN_TIMES:
-                log("tenant-evicted-on-card", "error", **record.identity, used_bytes=used)
-        self._looks = looks

@@ -26,7 +26,6 @@ from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverError, DriverGeneration, DriverTimeout
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
-from gpushare.daemon.eviction.steps import OnCardWatch
 from gpushare.daemon.identity.pid_resolver import device_clients
 from gpushare.daemon.limits import mark_limits_lost, retry_driver_limits
 from gpushare.daemon.node import DriverFingerprint, LoadedDriver, Node, NoDriver
@@ -220,7 +219,6 @@ class SamplingLoop:
         self._state, self._loader = state, loader
         self._audit, self._beat = audit, beat
         self._meter = ComputeMeter(state.ledger, state.tenants, state.observed, corrected=corrected)
-        self._on_card = OnCardWatch(state.ledger, state.observed)
         self._idle = IdleBackoff(state.ledger, state.tenants, state.observed)
 
     def run(self, stop: threading.Event) -> None:
@@ -244,7 +242,6 @@ class SamplingLoop:
         observed.peaks = update_peaks(observed.peaks, observed.usage)
         self._meter.look()
         self._audit.look(sampler.resolver)
-        self._on_card.look()
         self._idle.note()
         if not observed.usage.stale:
             self._state.limits.update_soon()

@@ -23,7 +23,7 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -55,15 +55,25 @@ class NonTenantUse:
             self._known[pid] = now
 
     def observe(
-        self, now: float, card: str, unallocated: tuple[ProcessUse, ...], *, first: bool
+        self,
+        now: float,
+        card: str,
+        unallocated: Sequence[ProcessUse],
+        strays: Sequence[ProcessUse] = (),
+        *,
+        first: bool,
     ) -> CardUsage:
         """Return the card's non-tenant use after `unallocated` were in the sample at `now`.
 
+        `strays` are of tenants that have no part of the card, which excuses none of them.
         In the `first` sample they count at once: a process from before the daemon is a non-tenant.
         """
         with self._lock:
             self._known = {pid: at for pid, at in self._known.items() if now - at < _GRACE_SECONDS}
-            unexcused = [use for use in unallocated if use.pid not in self._known]
+            unexcused = [
+                *(use for use in unallocated if use.pid not in self._known),
+                *strays,
+            ]
         before = self._suspects.get(card, frozenset())
         self._suspects[card] = frozenset(use.pid for use in unexcused)
         non_tenant = tuple(
@@ -241,6 +251,9 @@ class UnallocatedContainers:
                     continue  # a program of the host, or one that has ended
                 if not sighting.holds or sighting.is_ambiguous:
                     continue
+                tenant = look.entries.get(sighting.key or "")
+                if tenant is not None and tenant.state == "bound":
+                    continue  # its quota there is 0, and the audit judges it
                 container = UnallocatedContainer(
                     non_tenant.pid, non_tenant.name, non_tenant.container, uuid, non_tenant.bytes
                 )

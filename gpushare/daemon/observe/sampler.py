@@ -156,7 +156,7 @@ class UsageSampler:
             uuid: tuple((listed.get(use.pid), use) for use in uses)
             for uuid, uses in sample.uses.items()
         }
-        owned, others = _by_owner(sightings, records)
+        owned, others, strays = _by_owner(sightings, records)
         used: dict[TenantOnCard, int] = {}
         for key, own in pages.items():
             if key in records and records[key].eviction is None:  # else its claims are of before
@@ -164,7 +164,7 @@ class UsageSampler:
         self._overheads = {
             slot: overhead for slot, overhead in self._overheads.items() if slot[0] in pages
         }
-        self._publish(now, sample, owned, others, used)
+        self._publish(now, sample, owned, others, strays, used)
         judged = {uuid: uses for uuid, uses in sightings.items() if uuid not in self._unsettled}
         self.observed.last = AuditInput(
             records, pages, sample, judged, claimed, claimed_after, unread | unread_after
@@ -220,12 +220,13 @@ class UsageSampler:
             used[record.key, allocation.uuid] = after[number].used_bytes(measured)
         return used
 
-    def _publish(
+    def _publish(  # noqa: PLR0913, PLR0917 - what a sample is divided into
         self,
         now: float,
         sample: DriverSample,
         owned: Mapping[TenantOnCard, list[ProcessUse]],
         others: Mapping[str, list[ProcessUse]],
+        strays: Mapping[str, list[ProcessUse]],
         used: Mapping[TenantOnCard, int],
     ) -> None:
         cards: dict[str, CardUsage] = {}
@@ -245,7 +246,9 @@ class UsageSampler:
                 known = self.observed.usage.cards.get(uuid, CardUsage())
                 cards[uuid] = replace(known, health=health[uuid], utilization=None)
                 continue
-            usage = self._non_tenants.observe(now, uuid, tuple(others[uuid]), first=self._first)
+            usage = self._non_tenants.observe(
+                now, uuid, others[uuid], strays[uuid], first=self._first
+            )
             cards[uuid] = replace(
                 usage,
                 health=health[uuid],
@@ -301,21 +304,29 @@ def _read_claims(
 def _by_owner(
     sightings: Mapping[str, tuple[tuple[ListedPid | None, ProcessUse], ...]],
     records: Mapping[str, TenantRecord],
-) -> tuple[Mapping[TenantOnCard, list[ProcessUse]], Mapping[str, list[ProcessUse]]]:
-    """Return the uses by tenant and card, and by card those of no tenant.
+) -> tuple[
+    Mapping[TenantOnCard, list[ProcessUse]],
+    Mapping[str, list[ProcessUse]],
+    Mapping[str, list[ProcessUse]],
+]:
+    """Return the uses by tenant and card; by card those of no tenant, and its strays.
 
-    The tenant of an ended process may be gone as well.
+    The tenant of an ended process may be gone as well. A stray is a tenant's on a card of which the
+    tenant has no part: no quota covers it, so the card counts it as it does those of no tenant.
     """
     owned: dict[TenantOnCard, list[ProcessUse]] = {}
     others: dict[str, list[ProcessUse]] = {uuid: [] for uuid in sightings}
+    strays: dict[str, list[ProcessUse]] = {uuid: [] for uuid in sightings}
     for uuid, uses in sightings.items():
         for sighting, use in uses:
             key = None if sighting is None else sighting.key
             if key is None or key not in records:
                 others[uuid].append(use)
-            else:
-                owned.setdefault((key, uuid), []).append(use)
-    return owned, others
+                continue
+            owned.setdefault((key, uuid), []).append(use)
+            if not records[key].has_part_of(uuid):
+                strays[uuid].append(use)
+    return owned, others, strays
 
 
 def _published(number: int) -> Callable[[Pages], int]:

@@ -162,6 +162,10 @@ class TenantRecord:
         """Whether none of its memory is on its cards: its allocations are available to others."""
         return self.eviction is not None and self.eviction.state == "evicted"
 
+    def has_part_of(self, uuid: str) -> bool:
+        """Whether it may have memory on a card now: none while it is evicted."""
+        return not self.is_off_card and any(part.uuid == uuid for part in self.allocations)
+
     def evicted_bytes(self, number: int) -> int:
         """Return what it had of the card `number` when its eviction began; 0: it is not evicted."""
         if self.eviction is None or number >= len(self.eviction.card_bytes):

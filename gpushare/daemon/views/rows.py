@@ -48,9 +48,10 @@ def card_rows(state: DaemonState, uuid: str = "") -> Iterator[CardRow]:
     capacities = state.accounts.capacities()
     evicted = evicted_by_card(state.ledger)
     uses = {capacity.card.uuid: list[int | None]() for capacity in capacities}
+    strays = {(card.card.uuid, other.pid) for card in capacities for other in card.non_tenants}
     for on_cards in state.observed.usage.processes.values():
         for place, use in on_cards:
-            if place in uses:
+            if place in uses and (place, use.pid) not in strays:
                 uses[place].append(use.bytes)
     for capacity in capacities:
         if uuid in {"", capacity.card.uuid}:
@@ -204,9 +205,11 @@ def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> 
     for number in range(0 if state.node.driver is None else len(record.allocations)):
         account = accounts[number] if number < len(accounts) else TenantClaims()
         memory = accounted_memory(record, number, claims, account, state)
-        if record.is_off_card:  # it uses nothing
-            quota_bytes = record.allocations[number].quota_bytes
-            memory = TenantMemory(_kinds({}, 0), quota_bytes, account)
+        if record.is_off_card:  # it uses nothing, unless the audit has found it there
+            part = record.allocations[number]
+            finding = state.observed.findings.get((record.key, part.uuid))
+            there = _kinds({}, 0 if finding is None else finding.used_bytes)
+            memory = TenantMemory(there, part.quota_bytes, account)
         cards.append(tenant_card(record, number, memory, state, shares))
     return {
         "key": record.key,

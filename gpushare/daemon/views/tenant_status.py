@@ -201,7 +201,21 @@ def warnings_of(
     for card in cards:
         yield from _card_warnings(record, card, state.node, state.observed)
     for card in cards:
-        yield from _over_quota_warnings(record, card, state.observed)
+        if record.has_part_of(card["uuid"]):
+            yield from _over_quota_warnings(record, card, state.observed)
+    yield from _stray_warnings(record, state)
+
+
+def _stray_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
+    """Yield a warning for each card on which the tenant has memory, and of which it has no part."""
+    for (key, uuid), finding in state.observed.findings.items():
+        if key == record.key and not record.has_part_of(uuid) and finding.choice != "observe":
+            why = "although it is evicted" if record.is_off_card else "of which it has no part"
+            yield (
+                f"{record.title} uses {format_size(finding.used_bytes)} of card "
+                f"{card_index(uuid, state.node)}, {why}: it bypasses the interposer library; end "
+                f"it with gpushare stop {record.title}"
+            )
 
 
 def _intervention_warning(title: str, intervention: Intervention) -> str:
