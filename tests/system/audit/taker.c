@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* taker BYTES: takes so much of the first card, and keeps it. Linked statically with the driver, so
- * that no library stands between: it says what it got, and then works on without an end. */
+/* taker BYTES [CARD]: takes so much of a card, by default the first, and keeps it. Linked
+ * statically with the driver, so that no library stands between: it says what it got, and then
+ * works on without an end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -13,7 +14,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuCtxSetCurrent(void *context);
 int cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
 
-static int take(size_t bytes)
+static int take(size_t bytes, int card)
 {
 	const struct timespec moment = {.tv_nsec = 20000000};
 	void *context = NULL;
@@ -22,7 +23,7 @@ static int take(size_t bytes)
 	int code = cuInit(0);
 
 	if (!code)
-		code = cuDeviceGet(&device, 0);
+		code = cuDeviceGet(&device, card);
 	if (!code)
 		code = cuDevicePrimaryCtxRetain(&context, device);
 	if (!code)
@@ -38,5 +39,5 @@ static int take(size_t bytes)
 
 int main(int argc, char **argv)
 {
-	return take(strtoull(argc > 1 ? argv[1] : "0", NULL, 10));
+	return take(strtoull(argc > 1 ? argv[1] : "0", NULL, 10), argc > 2 ? atoi(argv[2]) : 0);
 }

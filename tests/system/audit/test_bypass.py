@@ -116,3 +116,37 @@ def test_an_allocation_within_quota_waits_until_the_container_over_quota_is_kill
     assert "memory-shortfall-reported" in {line["event"] for line in alone.events()}
     for bundle in (victim, thief):
         bundle.remove()
+
+
+def test_memory_of_another_card_counts_there_and_freezes_the_container(taker: bytes) -> None:
+    """With `evict.moves`, a container has the nodes of all cards, so that it can be moved."""
+    with Stack(cards=2) as stack:
+        stack.configure(evict={"moves": True})
+        ready(stack)
+        bundle = Bundle(
+            stack,
+            quota={"memory": "2GiB", "devices": "0"},
+            args=(
+                "/bin/busybox",
+                "env",
+                "-u",
+                "CUDA_VISIBLE_DEVICES",
+                "/bin/taker",
+                str(6 * GIB),
+                "1",
+            ),
+            files={**BUSYBOX, "/bin/taker": taker},
+        )
+        before = stack.client.cards()[1]["available_bytes"]
+        with bundle.run() as tenant:
+            assert tenant.start()["code"] == 0
+            wait_until(lambda: steps(bundle) == ["warned", "frozen"])
+            card = stack.client.cards()[1]
+            assert card["available_bytes"] <= before - 6 * GIB
+            [process] = card["non_tenant_processes"]
+            assert process["pid"] in [one["pid"] for one in bundle.tenant["processes"]]
+            assert any(
+                "of card 1, of which it has no part" in one for one in bundle.tenant["warnings"]
+            )
+            end(bundle, tenant)
+        bundle.remove()
