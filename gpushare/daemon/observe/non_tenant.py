@@ -46,6 +46,9 @@ class NonTenantUse:
         self._half_life = half_life
         self._marks: dict[str, HighWater] = {}
         self._suspects: dict[str, frozenset[int]] = {}
+        # By card, of the last sample: bytes by PID of those that counted, and in use altogether.
+        self._counted: dict[str, dict[int, int]] = {}
+        self._used: dict[str, int | None] = {}
         self._known: dict[int, float] = {}  # pid of a tenant or ours -> when last seen as such
         self._lock = threading.Lock()  # of _known: the probe is excused by the thread that runs it
 
@@ -54,7 +57,7 @@ class NonTenantUse:
         with self._lock:
             self._known[pid] = now
 
-    def observe(
+    def observe(  # noqa: PLR0913 - of what a sample has of a card
         self,
         now: float,
         card: str,
@@ -62,9 +65,12 @@ class NonTenantUse:
         strays: Sequence[ProcessUse] = (),
         *,
         first: bool,
+        used_bytes: int | None = None,
     ) -> CardUsage:
         """Return the card's non-tenant use after `unallocated` were in the sample at `now`.
 
+        `used_bytes` is what the driver says of the whole card: where it falls with a process that
+        has ended, that does not count any longer. What one that runs gives back does, for a while.
         `strays` are of tenants that have no part of the card, which excuses none of them.
         In the `first` sample they count at once: a process from before the daemon is a non-tenant.
         """
@@ -86,10 +92,19 @@ class NonTenantUse:
             for use in unexcused
             if use.bytes and (first or use.pid in before)
         )
-        mark = self._marks.setdefault(card, HighWater(self._half_life))
-        return CardUsage(
-            non_tenant, mark.observe(now, sum(process.bytes for process in non_tenant))
+        listed = {use.pid for use in (*unallocated, *strays)}
+        counted = {process.pid: process.bytes for process in non_tenant}
+        ended = sum(
+            size
+            for pid, size in self._counted.get(card, {}).items()
+            if pid not in listed and processes.find_outer(pid) is None
         )
+        used_before = self._used.get(card)
+        fell = 0 if used_bytes is None or used_before is None else used_before - used_bytes
+        self._counted[card], self._used[card] = counted, used_bytes
+        mark = self._marks.setdefault(card, HighWater(self._half_life))
+        gone = max(0, min(ended, fell))
+        return CardUsage(non_tenant, mark.observe(now, sum(counted.values()), gone))
 
 
 @dataclass
@@ -101,9 +116,12 @@ class HighWater:
     _bytes: int = field(default=0, init=False)
     _at: float = field(default=0.0, init=False)
 
-    def observe(self, now: float, size: int) -> int:
-        """Return the mark after a sample of `size` bytes at `now` (monotonic seconds)."""
-        distance = self._bytes - size
+    def observe(self, now: float, size: int, gone: int = 0) -> int:
+        """Return the mark after a sample of `size` bytes at `now` (monotonic seconds).
+
+        Of what was there before, `gone` bytes surely do not come back.
+        """
+        distance = self._bytes - gone - size
         if distance > 0:
             distance = int(distance * 0.5 ** (max(0.0, now - self._at) / self.half_life))
         self._bytes = size if distance < self.granule else size + distance

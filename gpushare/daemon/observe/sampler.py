@@ -247,7 +247,12 @@ class UsageSampler:
                 cards[uuid] = replace(known, health=health[uuid], utilization=None)
                 continue
             usage = self._non_tenants.observe(
-                now, uuid, others[uuid], strays[uuid], first=self._first
+                now,
+                uuid,
+                others[uuid],
+                strays[uuid],
+                first=self._first,
+                used_bytes=sample.used.get(uuid),
             )
             cards[uuid] = replace(
                 usage,

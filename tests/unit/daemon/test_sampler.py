@@ -184,6 +184,28 @@ def test_a_non_tenant_must_be_seen_twice() -> None:
     assert non_tenants.observe(2, CARD, stranger, first=False).non_tenant_bytes == GIB
 
 
+@pytest.mark.parametrize(
+    ("ends", "fell", "counted"),
+    [
+        (True, 8, 0),  # it ended, and the driver has the memory again
+        (True, 0, 4),  # ... and has not: something else of the process is there, for a while
+        (True, 3, 2.5),
+        (False, 8, 4),  # it may take it again
+    ],
+)
+def test_memory_of_a_process_that_has_ended_is_free_when_the_driver_says_so(
+    ends: bool, fell: int, counted: float
+) -> None:
+    program, non_tenants = FakeProcess(), NonTenantUse(60)
+    there = (ProcessUse(program.pid, 8 * GIB),)
+    for at in (0, 1):
+        non_tenants.observe(at, CARD, there, first=True, used_bytes=20 * GIB)
+    if ends:
+        program.kill()
+    usage = non_tenants.observe(61, CARD, (), first=False, used_bytes=(20 - fell) * GIB)
+    assert usage.non_tenant_bytes == counted * GIB
+
+
 def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
     """Released, and still in the driver's list: no room may be lost over it."""
     non_tenants = NonTenantUse(60)
