@@ -53,6 +53,9 @@ _WITHHELD_SECONDS: Final = 10.0
 #: every byte would be written at every look.
 STEP_BYTES: Final = 2 << 20
 _ROUNDS: Final = 32
+# A driver may round to what it allocates in: 2 MiB on every card since Pascal (cuMemGetAllocation-
+# Granularity), and no limit is meant to the byte.
+_ROUNDING_BYTES: Final = 2 << 20
 
 
 def burst_limits(capacity_bytes: int, uses: Sequence[AllocationUse]) -> tuple[int, ...]:
@@ -103,6 +106,9 @@ class MemoryLimits:
         # By card, until when it gives no more burst memory, in monotonic seconds.
         self.withheld: dict[str, float] = {}
         self._waits = False
+        #: Clients of an MPS server that the driver limits too; the decide thread's.
+        self.clients: set[str] = set()
+        self._left: set[str] = set()  # tenants whose limits in the driver may differ from the pages
 
     def update_soon(self) -> None:
         """Update soon, on the decide thread; any thread may ask, and as often as it likes."""
@@ -209,11 +215,118 @@ class MemoryLimits:
     def _follow(self, record: TenantRecord, number: int, limit_bytes: int) -> None:
         """Have the driver hold the new limit too, where it holds this tenant's."""
         directory = _directory(record)
-        driver = self._node.driver if is_held(record, self._tenants) else None
-        if driver is None or directory is None:
+        if self._node.driver is None or directory is None or not self.is_held(record):
             return
-        if not _impose(record, {number: limit_bytes}, directory, self._tenants, driver):
+        if not self._impose(record, {number: limit_bytes}, directory, self._node.driver):
             self._ledger.change(record.key, isolation=effective_isolation(record))
+
+    # The driver's own limits are on the container's cgroup, for each card: soft is the quota, hard
+    # is what the tenant may use now (NVML: nvmlDeviceSetMemoryLimits_v1, drivers from 615 on). They
+    # hold for every process of the cgroup, also for one that bypasses the library, and end with the
+    # cgroup. They have to read back unchanged.
+
+    def hold(self, record: TenantRecord) -> TenantRecord:
+        """Have the driver limit a bound tenant; its record says what holds its quota."""
+        isolation = self.set_in_driver(record)
+        if isolation == record.isolation:
+            return record
+        return self._ledger.change(record.key, isolation=isolation)
+
+    def set_in_driver(self, record: TenantRecord) -> str:
+        """Set the limits of a bound tenant, and return what holds its quota from now on.
+
+        An isolation other than the interposer's or the driver's stays.
+        """
+        otherwise, driver = effective_isolation(record), self._node.driver
+        if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED, MPS}:
+            return otherwise
+        if driver is None and record.isolation == DRIVER:
+            self._left.add(record.key)  # by an earlier daemon: they hold on
+            return DRIVER
+        directory = _directory(record)
+        if driver is None or directory is None or not driver.nvml.has_limits:
+            return otherwise
+        cards = (driver.card(allocation.uuid) for allocation in record.allocations)
+        is_divided = any(card is not None and card.instance for card in cards)
+        if is_divided or requested_backend(record) == INTERPOSER:
+            return otherwise  # the driver has no limits for a part of a card
+        pages = self._tenants.pages.get(record.key)
+        limits = {
+            number: allocation.quota_bytes if pages is None else pages.grant.limit_bytes(number)
+            for number, allocation in enumerate(record.allocations)
+        }
+        if not self._impose(record, limits, directory, driver):
+            return otherwise
+        self._left.discard(record.key)
+        if record.isolation == MPS:  # it stays what it is, and the driver holds it too
+            self.clients.add(record.key)
+            return MPS
+        return DRIVER
+
+    def retry(self) -> None:
+        """Set again the limits of the driver that differ, or may differ, from the pages."""
+        for key in list(self._left) if self._node.driver is not None else ():
+            record = self._ledger.entries.get(key)
+            if record is None or record.state != "bound":
+                self._left.discard(key)
+            else:
+                self.hold(record)
+
+    def set_all_again(self) -> None:
+        """Set all limits of the driver again: a replaced driver knows none of them."""
+        entries = self._ledger.entries.items()
+        self._left.update(key for key, record in entries if self.is_held(record))
+        self.retry()
+
+    def is_held(self, record: TenantRecord) -> bool:
+        """Whether the driver's limits hold a tenant's quota, alone or beside an MPS server's."""
+        return record.isolation == DRIVER or record.key in self.clients
+
+    def clear(self, record: TenantRecord) -> None:
+        """Clear the limits of a tenant that is released, where its cgroup is still there."""
+        directory, driver = _directory(record), self._node.driver
+        if driver and directory and self.is_held(record) and directory.is_dir():
+            self._clear(record, directory, driver)
+        self.clients.discard(record.key)
+
+    def _impose(
+        self,
+        record: TenantRecord,
+        limits: Mapping[int, int],
+        directory: Path,
+        driver: LoadedDriver,
+    ) -> bool:
+        """Set limits by card number; False: the driver takes them not, and has none now."""
+        try:
+            for number, limit_bytes in limits.items():
+                part = record.allocations[number]
+                # The driver counts managed memory while it is in system memory (MPS manual 615,
+                # "Memory Partitioning"), and what is beyond the quota may be there.
+                wanted = DriverLimits(part.quota_bytes, limit_bytes + part.managed_bytes)
+                driver.nvml.set_limits(part.uuid, directory, wanted)
+                reported = driver.nvml.limits(part.uuid, directory)
+                pairs = zip(astuple(reported), astuple(wanted), strict=True)
+                if any(abs(one - other) >= _ROUNDING_BYTES for one, other in pairs):
+                    raise DriverError(  # noqa: TRY301 - as if the driver had refused them
+                        f"its limit for {directory} was set to {wanted}, but reads {reported}"
+                    )
+        except DriverError as error:
+            log("driver-limit-set-failed", "warning", **record.named, reason=str(error))
+            self.clients.discard(record.key)
+            self._clear(record, directory, driver)
+            return False
+        return True
+
+    def _clear(self, record: TenantRecord, directory: Path, driver: LoadedDriver) -> None:
+        """Clear the limits, now or, where the driver does not do it, as soon as it does."""
+        self._left.discard(record.key)
+        for allocation in record.allocations:
+            try:
+                driver.nvml.set_limits(allocation.uuid, directory, NO_LIMITS)
+            except DriverError as error:
+                self._left.add(record.key)
+                place = {"tenant": record.key, "card": allocation.uuid}
+                log("driver-limit-removal-failed", "warning", **place, reason=str(error))
 
     def handle_shortfall(self, key: str, card_number: int, size_bytes: int) -> bool:
         """Handle a tenant's report that the driver could not allocate `size_bytes`.
@@ -357,18 +470,6 @@ def best_isolation(driver: LoadedDriver | None) -> str:
     return DRIVER if driver.nvml.has_limits else INTERPOSER
 
 
-def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
-    """Return the backend below the interposer that may hold a bound tenant, "" where none does."""
-    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED, MPS}:
-        return ""
-    if driver is None:
-        return DRIVER if record.isolation == DRIVER else ""  # the imposed limit holds on
-    cards = (driver.card(allocation.uuid) for allocation in record.allocations)
-    if any(card is not None and card.instance for card in cards):
-        return ""  # the driver has no limits for a part of a card
-    return DRIVER if driver.nvml.has_limits and requested_backend(record) != INTERPOSER else ""
-
-
 def effective_isolation(record: TenantRecord) -> str:
     """Return what holds a shared tenant's quota where nothing below the interposer does.
 
@@ -382,123 +483,6 @@ def effective_isolation(record: TenantRecord) -> str:
 def requested_backend(record: TenantRecord) -> str:
     """Return the backend that a tenant requested, "" for none."""
     return record.quota["backend"]["value"] if "backend" in record.quota else ""
-
-
-# A driver may round to what it allocates in: 2 MiB on every card since Pascal (cuMemGetAllocation-
-# Granularity), and no limit is meant to the byte.
-_ROUNDING_BYTES: Final = 2 << 20
-
-
-def set_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> str:
-    """Set the limits of a bound tenant, and return what holds its quota from now on.
-
-    They are on the container's cgroup, for each card: soft is the quota, hard is what the tenant
-    may use now (NVML: nvmlDeviceSetMemoryLimits_v1, drivers from 615 on). They hold for every
-    process of the cgroup, also for one that bypasses the library, and end with the cgroup. They
-    have to read back unchanged. An isolation other than the interposer's or the driver's stays.
-    """
-    otherwise, driver = effective_isolation(record), node.driver
-    if driver_backend(record, driver) != DRIVER:
-        return otherwise
-    if driver is None:
-        tenants.limits_left.add(record.key)  # by an earlier daemon: they hold on
-        return DRIVER
-    directory = _directory(record)
-    if directory is None:
-        return otherwise
-    pages = tenants.pages.get(record.key)
-    limits = [
-        allocation.quota_bytes if pages is None else pages.grant.limit_bytes(number)
-        for number, allocation in enumerate(record.allocations)
-    ]
-    if not _impose(record, dict(enumerate(limits)), directory, tenants, driver):
-        return otherwise
-    tenants.limits_left.discard(record.key)
-    if record.isolation == MPS:  # it stays what it is, and the driver holds it too
-        tenants.limited_clients.add(record.key)
-        return MPS
-    return DRIVER
-
-
-def hold_by_driver(
-    record: TenantRecord, node: Node, ledger: Ledger, tenants: Tenants
-) -> TenantRecord:
-    """Set the limits of a bound tenant, and return its record, which says what holds its quota."""
-    isolation = set_driver_limits(record, node, tenants)
-    return (
-        record if isolation == record.isolation else ledger.change(record.key, isolation=isolation)
-    )
-
-
-def retry_driver_limits(node: Node, ledger: Ledger, tenants: Tenants) -> None:
-    """Set again the limits of the driver that differ, or may differ, from the pages."""
-    for key in list(tenants.limits_left) if node.driver is not None else ():
-        record = ledger.entries.get(key)
-        if record is None or record.state != "bound":
-            tenants.limits_left.discard(key)
-        else:
-            hold_by_driver(record, node, ledger, tenants)
-
-
-def mark_limits_lost(ledger: Ledger, tenants: Tenants) -> None:
-    """Set all limits of the driver again: a replaced driver knows none of them."""
-    entries = ledger.entries.items()
-    tenants.limits_left.update(key for key, record in entries if is_held(record, tenants))
-
-
-def is_held(record: TenantRecord, tenants: Tenants) -> bool:
-    """Whether the driver's limits hold a tenant's quota, alone or beside an MPS server's."""
-    return record.isolation == DRIVER or record.key in tenants.limited_clients
-
-
-def clear_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> None:
-    """Clear the limits of a tenant that is released, where its cgroup is still there."""
-    directory = _directory(record)
-    driver = node.driver if is_held(record, tenants) else None
-    if driver is not None and directory is not None and directory.is_dir():
-        _clear(record, directory, tenants, driver)
-    tenants.limited_clients.discard(record.key)
-
-
-def _impose(
-    record: TenantRecord,
-    limits: Mapping[int, int],
-    directory: Path,
-    tenants: Tenants,
-    driver: LoadedDriver,
-) -> bool:
-    """Set a tenant's limits by card number; False: the driver takes them not, and has none now."""
-    try:
-        for number, limit_bytes in limits.items():
-            allocation = record.allocations[number]
-            # The driver counts managed memory while it is in system memory (MPS manual 615, "Memory
-            # Partitioning"), and what is beyond the quota may be there.
-            wanted = DriverLimits(allocation.quota_bytes, limit_bytes + allocation.managed_bytes)
-            driver.nvml.set_limits(allocation.uuid, directory, wanted)
-            reported = driver.nvml.limits(allocation.uuid, directory)
-            pairs = zip(astuple(reported), astuple(wanted), strict=True)
-            if any(abs(one - other) >= _ROUNDING_BYTES for one, other in pairs):
-                raise DriverError(  # noqa: TRY301 - as if the driver had refused them
-                    f"its limit for {directory} was set to {wanted}, but reads {reported}"
-                )
-    except DriverError as error:
-        log("driver-limit-set-failed", "warning", **record.named, reason=str(error))
-        tenants.limited_clients.discard(record.key)
-        _clear(record, directory, tenants, driver)
-        return False
-    return True
-
-
-def _clear(record: TenantRecord, directory: Path, tenants: Tenants, driver: LoadedDriver) -> None:
-    """Clear the limits, now or, where the driver does not do it, as soon as it does."""
-    tenants.limits_left.discard(record.key)
-    for allocation in record.allocations:
-        try:
-            driver.nvml.set_limits(allocation.uuid, directory, NO_LIMITS)
-        except DriverError as error:
-            tenants.limits_left.add(record.key)
-            place = {"tenant": record.key, "card": allocation.uuid}
-            log("driver-limit-removal-failed", "warning", **place, reason=str(error))
 
 
 def _directory(record: TenantRecord) -> Path | None:

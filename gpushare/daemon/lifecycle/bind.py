@@ -12,7 +12,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.tenant_names import learn_name
-from gpushare.daemon.limits import DRIVER, hold_by_driver, requested_backend
+from gpushare.daemon.limits import DRIVER, requested_backend
 from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -123,7 +123,7 @@ def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
 
     The tenant is bound by then: what was set is cleared with it, whatever happens in between.
     """
-    record = hold_by_driver(record, state.node, state.ledger, state.tenants)
+    record = state.limits.hold(record)
     if record.isolation != DRIVER == requested_backend(record):
         raise BackendFailed(
             f"{record.title} requests backend driver, and the driver does not enforce its limits "

@@ -27,7 +27,6 @@ from gpushare.daemon.cards.driver_client import DriverError, DriverGeneration, D
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import device_clients
-from gpushare.daemon.limits import mark_limits_lost, retry_driver_limits
 from gpushare.daemon.node import DriverFingerprint, LoadedDriver, Node, NoDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
@@ -105,8 +104,7 @@ class DriverLoader:
         state.node.driver = replace(driver, cards=driver.nvml.cards())
         if driver.contexts.renew(driver.nvml.driver_version):
             self._measure_contexts(driver)
-            mark_limits_lost(state.ledger, state.tenants)
-            retry_driver_limits(state.node, state.ledger, state.tenants)
+            state.limits.set_all_again()
         sampler.settle(generation)
         state.ledger.changed()
 

@@ -25,10 +25,7 @@ from gpushare.daemon.lifecycle import container_edits, recover
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.reserve import log_reserved
 from gpushare.daemon.limits import (
-    clear_driver_limits,
     forget_shortfalls,
-    hold_by_driver,
-    retry_driver_limits,
 )
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.pages.grant_page import LayoutMismatch
@@ -51,9 +48,7 @@ _AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 def is_gone(record: TenantRecord, tenants: Tenants) -> bool:
     """Whether nothing of a bound tenant runs any more."""
-    pidfd = processes.open_pidfd(record.pid, record.starttime)
-    if pidfd is not None:
-        os.close(pidfd)
+    if processes.start_time(record.pid) == record.starttime:
         return False
     if record.cgroup:
         return not processes.Cgroups.mounted().is_populated(record.cgroup)
@@ -121,7 +116,7 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     state.tenants.releasing(key)  # while there are still its pages
     state.loop.call(lambda: state.watch.forget(key))
     if record is not None:
-        clear_driver_limits(record, state.node, state.tenants)
+        state.limits.clear(record)
     state.tenants.remove(key)
     # The record last: as long as the directory is there its memory counts as taken.
     state.mounts.remove(key)
@@ -255,7 +250,7 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     state.ledger.settle()
     state.ledger.integrity.look()
     recover.listen_again(state)
-    retry_driver_limits(state.node, state.ledger, state.tenants)
+    state.limits.retry()
     state.names.submit(lambda: container_edits.sweep_compat(state.node, state.ledger))
     sweep_refusals(state)
     with suppress(NoDriver):  # kept in node.driver_fault, which status shows
@@ -283,7 +278,7 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
         if record.state == "bound":
             watch_process(record, state)
             # The driver, or its limits, may have changed.
-            hold_by_driver(record, state.node, state.ledger, state.tenants)
+            state.limits.hold(record)
         elif record.maker:
             watch_maker(record, state)
         log("tenant-adopted", **record.identity, state=record.state)

@@ -227,10 +227,6 @@ class Tenants:
         #: With the key of one of which there is no record any more; likewise.
         self.released: Signal[[str]] = Signal()
         self.ended: Mapping[tuple[str, float], Any] = MappingProxyType({})  # see views/metrics.py
-        # Tenants whose limits in the driver may differ from their pages; the decide thread's.
-        self.limits_left: set[str] = set()
-        # Clients of an MPS server that the driver limits too; the decide thread's.
-        self.limited_clients: set[str] = set()
 
     def add(self, key: str, pages: Pages) -> None:
         """Hold `pages` for tenant `key`."""

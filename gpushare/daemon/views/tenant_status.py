@@ -20,7 +20,6 @@ from gpushare.daemon.observe.sampler import mps_clients
 from gpushare.daemon.observe.time_limits import ends_at, is_near, seconds_left
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import ProcessClaim
-from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import CardShares, card_index, driver_bytes, tenant_row
@@ -69,7 +68,7 @@ def tenant_status(
             "reason": record.why,
             "pid": record.pid,
             "weight": record.weight,
-            "mps": _mps(record, state.node, state.tenants),
+            "mps": _mps(record, state),
             "over_quota_action": state.node.over_quota_action(record) if record.shared else "",
             "ends_at": ends_at(record),
             "processes": _process_rows(record, state, lookups) if record.state == "bound" else [],
@@ -80,17 +79,18 @@ def tenant_status(
     )
 
 
-def _mps(record: TenantRecord, node: Node, tenants: Tenants) -> TenantMps | None:
+def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
     """Return what a tenant has of its card's MPS server, None for one that is no client."""
     if record.isolation != MPS or not record.allocations:
         return None
-    grant, loss = node.mps.grant_of(record.key), node.mps.loss_of(record.key)
-    card = node.mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    mps = state.node.mps
+    grant, loss = mps.grant_of(record.key), mps.loss_of(record.key)
+    card = mps.cards.get(record.allocations[0].uuid, MpsCardState())
     limit = "server" if grant else ""
     return TenantMps(
         percentage=grant.percentage if grant else 100,
-        trusted=_is_trusted(record.allocations[0].uuid, node),
-        memory_limit="cgroup" if record.key in tenants.limited_clients else limit,
+        trusted=_is_trusted(record.allocations[0].uuid, state.node),
+        memory_limit="cgroup" if record.key in state.limits.clients else limit,
         server_state=card.server_state,
         lost=loss.reason if loss else "",
     )

@@ -17,7 +17,7 @@ from gpushare.config import Config
 from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
 from gpushare.daemon.lifecycle.driver_loader import link_devices
-from gpushare.daemon.limits import effective_isolation, set_driver_limits
+from gpushare.daemon.limits import effective_isolation
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.ledger import ReservationLost
@@ -67,7 +67,7 @@ def test_driver_limits_cover_memory_that_bypasses_the_interposer(tmp_path: Path)
         container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=video")
         entry = given(container, node)
         # Without a driver that has limits, or where it refuses, it is the audit's again.
-        assert set_driver_limits(entry, node.node, node.tenants) == "audited"
+        assert node.limits.set_in_driver(entry) == "audited"
         assert effective_isolation(replace(entry, isolation="driver")) == "audited"
 
 

@@ -26,7 +26,6 @@ from gpushare.daemon.lifecycle import driver_loader
 from gpushare.daemon.lifecycle.bind import BackendFailed, bind
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
-from gpushare.daemon.limits import set_driver_limits
 from gpushare.daemon.node import LoadedDriver, NoDriver
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import Card
@@ -175,7 +174,7 @@ def test_a_host_process_that_could_walk_around_everything_stays_advice(
     limited: LimitedNode,
 ) -> None:
     entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
-    assert set_driver_limits(entry, limited.node.node, limited.node.tenants) == "advisory"
+    assert limited.node.limits.set_in_driver(entry) == "advisory"
     assert limited.driver.held == {}
 
 
