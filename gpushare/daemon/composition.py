@@ -13,7 +13,7 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.audit.audit import Audit, MpsBypass
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
@@ -156,8 +156,7 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     freezer = Freezer(state.ledger, frozen, before_kill.postpones)
     audit, servers = Audit(state, freezer), MpsSupervisor(state)
     control = RunControl(state, freezer, audit, servers)
-    bypass = MpsBypass(state.node, state.ledger, freezer, state.freezing)
-    state.node.mps.bypassed.listeners.append(bypass.act)
+    state.node.mps.bypassed.listeners.append(audit.mps_bypassed)
     state.tenants.released.listeners.append(servers.release)
     state.watch.ended.listeners.append(
         lambda key: state.decide.submit(lambda: release.handle_process_end(key, state))

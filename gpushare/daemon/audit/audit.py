@@ -23,10 +23,8 @@ from gpushare.daemon import scheduler_sync
 from gpushare.daemon.audit.judge import Judge, Verdict
 from gpushare.daemon.cards.driver_client import DriverGeneration, DriverSample
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners
-from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import CHECKED
 from gpushare.daemon.observe.non_tenant import UnallocatedContainers, Unattributed
 from gpushare.daemon.observe.sampler import UsageSampler
@@ -96,7 +94,7 @@ class Audit:
         self._unattributed = Unattributed(state.observed)
         self._judge = Judge(state.node, state.observed)
         self._freezer = freezer
-        self.bypass = BypassControl(state, freezer)
+        self._bypass = BypassControl(state)
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
         self._generation: DriverGeneration | None = None
         self._waited = 0.0
@@ -109,19 +107,34 @@ class Audit:
 
         An error acts on no tenant and does not end the audit: nothing else audits.
         """
+        now_ns = time.monotonic_ns() if now_ns is None else now_ns
         try:
-            self._look(
-                self._observed.last, resolver, time.monotonic_ns() if now_ns is None else now_ns
-            )
+            while not self._events.empty():
+                self._events.get()(now_ns)
+            self._look(self._observed.last, resolver, now_ns)
+            for record, why in self._bypass.look(now_ns):
+                self._submit(record.key, "freeze", partial(self._freeze_bypass, record, why))
         except Exception:  # noqa: BLE001 - see above
             log("driver-sample-failed", "error", traceback=traceback.format_exc())
-        self.bypass.look(now_ns)
 
     def resumed(self, key: str) -> None:
         """Note that an operator lets tenant `key` run, which the audit may have frozen."""
-        self.bypass.resumed(key)
-        self._events.put(lambda now_ns: self._judge.spare(key, now_ns + SPARED_NS))
+        self._events.put(lambda now_ns: self._spare(key, now_ns + SPARED_NS))
         self._state.observed.sample_now.set()
+
+    def mps_bypassed(self, key: str, pid: int) -> None:
+        """Freeze or kill a tenant that uses a card without its MPS server; any thread.
+
+        None of the server's limits hold for it, so `audit.over_quota` says how far that goes. It is
+        acted on once for each process, which the caller has logged; an operator may resume it.
+        """
+        record = self._state.ledger.entries.get(key)
+        choice = "" if record is None else self._state.node.over_quota_action(record)
+        why = f"process {pid} uses the card without its MPS server"
+        if choice == "freeze":
+            self._submit(key, choice, lambda: self._freezer.freeze(key, "audit", why))
+        elif choice == "kill":
+            self._submit(key, choice, lambda: self._freezer.kill(key, why))
 
     def wait(self, slower: int = 1) -> bool:
         """Return when the next sample is due; at once, and True, when a caller cannot wait.
@@ -143,8 +156,6 @@ class Audit:
         return min(usual, QUICK_SECONDS) if self._is_tight() else usual
 
     def _look(self, look: AuditInput | None, resolver: PidResolver, now_ns: int) -> None:
-        while not self._events.empty():
-            self._events.get()(now_ns)
         if look is not None:
             before, self._generation = self._generation, look.sample.generation
             if before is not None and before != self._generation:
@@ -195,7 +206,7 @@ class Audit:
 
         def failed(now_ns: int) -> None:
             self._frozen -= {key}
-            self._judge.spare(key, now_ns + _AGAIN_NS)
+            self._spare(key, now_ns + _AGAIN_NS)
 
         def run() -> None:
             try:
@@ -206,6 +217,14 @@ class Audit:
                     self._events.put(failed)
 
         self._state.freezing.submit(run)
+
+    def _spare(self, key: str, until_ns: int) -> None:
+        self._judge.spare(key, until_ns)
+        self._bypass.spared[key] = until_ns
+
+    def _freeze_bypass(self, record: TenantRecord, why: str) -> None:
+        self._freezer.freeze(record.key, "audit", why)
+        log("gate-bypass-frozen", "warning", **record.identity, reason=why)
 
     def _release(self, verdicts: Mapping[TenantOnCard, Verdict]) -> None:
         """Thaw the tenants that are to be frozen for none of their cards any more."""
@@ -347,44 +366,25 @@ _Looks = tuple[tuple[int, int], int]
 
 
 class BypassControl:
-    """Has `freezer` freeze tenants of `state` that bypass the launch gate.
+    """Finds tenants of `state` that bypass the launch gate, and are to be frozen.
 
     With `audit: {gate_bypass: freeze}`, the driver's figures of a tenant are compared with what it
     may have of that card. One that bypasses its gate and gets clearly more, several samples in a
     row, is frozen until an operator resumes it: a frozen tenant computes nothing, so no figure can
-    thaw it. `look` is the truth thread's; any thread may call `resumed`.
+    thaw it. The truth thread's.
     """
 
-    def __init__(self, state: DaemonState, freezer: Freezer) -> None:
+    def __init__(self, state: DaemonState) -> None:
         self._state = state
-        self._freezer = freezer
         self._looks: dict[TenantOnCard, _Looks] = {}
-        self._spared: dict[str, int] = {}  # by key, until when
-        self._events: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self.spared: dict[str, int] = {}  # by key, until when
 
-    def look(self, now_ns: int | None = None) -> None:
-        """Judge by the last sample of the compute usage. `now_ns` is CLOCK_MONOTONIC.
+    def look(self, now_ns: int) -> Iterator[tuple[TenantRecord, str]]:
+        """Yield each tenant that is to be frozen by the last sample, and why.
 
-        An error does not end the sampling.
+        `now_ns` is CLOCK_MONOTONIC.
         """
-        now_ns = time.monotonic_ns() if now_ns is None else now_ns
-        try:
-            for record, why in self._judged(now_ns):
-                self._state.freezing.submit(partial(self._freeze, record, why))
-        except Exception:  # noqa: BLE001 - see above
-            log("driver-sample-failed", "error", traceback=traceback.format_exc())
-            self._looks = {}
-
-    def resumed(self, key: str) -> None:
-        """Note that an operator resumes tenant `key`."""
-        self._events.put((key, SPARED_NS))
-
-    def _judged(self, now_ns: int) -> Iterator[tuple[TenantRecord, str]]:
-        """Yield each tenant that is to be frozen, and why."""
-        while not self._events.empty():
-            key, duration_ns = self._events.get()
-            self._spared[key] = now_ns + duration_ns
-        self._spared = {key: until for key, until in self._spared.items() if until > now_ns}
+        self.spared = {key: until for key, until in self.spared.items() if until > now_ns}
         before, self._looks = self._looks, {}
         for record in self._state.ledger.entries.values():
             if not self._may_be_frozen(record):
@@ -406,7 +406,7 @@ class BypassControl:
             record.state == "bound"
             and record.shared
             and state.node.config.terms_of(record.namespace).compute == CHOICE
-            and record.key not in self._spared
+            and record.key not in self.spared
             and not state.ledger.is_frozen(record.key)
         )
 
@@ -433,48 +433,8 @@ class BypassControl:
             f"card, and it may have {may:.0f} %"
         )
 
-    def _freeze(self, record: TenantRecord, why: str) -> None:
-        try:
-            self._freezer.freeze(record.key, "audit", why)
-            log("gate-bypass-frozen", "warning", **record.identity, reason=why)
-        except (UserError, OSError) as error:
-            log("tenant-freeze-failed", "error", **record.identity, error=str(error))
-            self._events.put((record.key, _AGAIN_NS))
-
 
 def _is_active(compute: ComputeUsage) -> bool:
     """Whether a tenant uses the card, or wants to."""
     got, waits = compute.cores_used[CHECKED], compute.throttled[CHECKED]
     return (got or 0.0) >= _ACTIVE_PERCENT or (waits or 0.0) >= _ACTIVE_WAITS
-
-
-class MpsBypass:
-    """Acts on a container that uses a card in MPS mode without its MPS server; any thread.
-
-    None of the server's limits hold for it, so it is treated as one that is over its quota:
-    `audit.over_quota` says how. It is acted on once for each process; an operator may resume it.
-    """
-
-    def __init__(self, node: Node, ledger: Ledger, freezer: Freezer, freezing: Worker) -> None:
-        self._node, self._ledger = node, ledger
-        self._freezer, self._freezing = freezer, freezing
-
-    def act(self, key: str, pid: int) -> None:
-        """Freeze or kill a tenant, if that is the action for it; the caller has logged it."""
-        record = self._ledger.entries.get(key)
-        choice = "" if record is None else self._node.over_quota_action(record)
-        if choice not in {"freeze", "kill"}:
-            return
-        why = f"process {pid} uses the card without its MPS server"
-
-        def run() -> None:
-            try:
-                if choice == "freeze":
-                    self._freezer.freeze(key, "audit", why)
-                else:
-                    self._freezer.kill(key, why)
-            except (UserError, OSError) as error:
-                step = {"tenant": key, "step": "freeze"}
-                log("over-quota-action-failed", "error", **step, error=str(error))
-
-        self._freezing.submit(run)

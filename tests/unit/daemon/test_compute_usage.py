@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.freezer import CannotFreeze
+from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.policy import (
@@ -348,7 +349,7 @@ class Held:
         self.node.observed.compute = MappingProxyType(self.spent)
         for _ in range(count):
             self.now_ns += LOOK_NS
-            self.node.audit.bypass.look(self.now_ns)
+            self.node.audit.look(PidResolver(), self.now_ns)
             self.node.freezing.run(lambda: None)
         return [*self.asked]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.audit.audit import MpsBypass
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
 from gpushare.daemon.mps.card import CardServer, ControlLog, limits_of, settings_of
@@ -326,7 +326,7 @@ def test_the_action_is_that_against_containers_over_quota(
     )
     monkeypatch.setattr(running.node.node, "over_quota_action", lambda _: action)
     node = running.node
-    MpsBypass(node.node, node.ledger, freezer, node.freezing).act(record.key, 11)
+    Audit(node, freezer).mps_bypassed(record.key, 11)
     running.node.freezing.run(lambda: None)
     assert found == done
 
