@@ -666,14 +666,9 @@ def _limits(pages: Pages | None, tenant: _TenantOnCard) -> _Limits:
     if tenant.allocation is None:
         return _Limits(0, 0, 0)
     number, most_bytes = tenant.number, tenant.allocation.burst_limit_bytes
-
-    def read(pages: Pages) -> _Limits | None:
-        if number >= pages.grant.card_count:
-            return None
-        # The limit first: what may be kept is noted before a lower limit is.
-        limit = pages.grant.limit_bytes(number)
-        ever = max(limit, pages.grant.most_bytes(number), most_bytes)
-        return _Limits(limit, ever, pages.kept.get(number))
-
-    limits = None if pages is None else pages.look(read, None)
-    return limits or _Limits(most_bytes, most_bytes, None)
+    if pages is None or number >= pages.grant.card_count:
+        return _Limits(most_bytes, most_bytes, None)
+    # The limit first: what may be kept is noted before a lower limit is.
+    limit = pages.grant.limit_bytes(number)
+    ever = max(limit, pages.grant.most_bytes(number), most_bytes)
+    return _Limits(limit, ever, pages.kept.get(number))

@@ -270,7 +270,7 @@ class EvictionSteps:
     def _gate(self, record: TenantRecord, *, closed: bool) -> None:
         pages = self._state.tenants.pages.get(record.key)
         if pages is not None:
-            pages.look(lambda opened: opened.grant.set_evicted(evicted=closed), None)
+            pages.grant.set_evicted(evicted=closed)
 
     def record_evicted(
         self, record: TenantRecord, eviction: EvictionRecord | None = None

@@ -208,15 +208,16 @@ class UsageSampler:
                 continue
             overhead = self._overheads.get((record.key, number))
             if overhead is None:
-                overhead = Overhead(pages.look(_published(number), 0))
+                overhead = Overhead(pages.grant.overhead_bytes(number))
                 self._overheads[record.key, number] = overhead
             if allocation.uuid in answered and all(use.bytes is not None for use in uses):
                 driver_bytes = sum(use.bytes or 0 for use in uses)
                 measured = overhead.observe(driver_bytes, before[number], after[number])
             else:  # no figure is not a figure of 0
-                measured = pages.look(_published(number), 0)
+                measured = pages.grant.overhead_bytes(number)
             share = min(100, sum(use.utilization or 0 for use in uses))
-            pages.look(_write(number, measured, share), None)
+            pages.grant.set_measured(number, measured, share)
+            pages.grant.beat()
             used[record.key, allocation.uuid] = after[number].used_bytes(measured)
         return used
 
@@ -332,18 +333,6 @@ def _by_owner(
             if not records[key].has_part_of(uuid):
                 strays[uuid].append(use)
     return owned, others, strays
-
-
-def _published(number: int) -> Callable[[Pages], int]:
-    return lambda pages: pages.grant.overhead_bytes(number)
-
-
-def _write(number: int, overhead_bytes: int, utilization: int) -> Callable[[Pages], None]:
-    def write(pages: Pages) -> None:
-        pages.grant.set_measured(number, overhead_bytes, utilization)
-        pages.grant.beat()
-
-    return write
 
 
 _LOOKS: Final = 4
