@@ -285,12 +285,14 @@ class Devices:
     def _use(self, handle: Any) -> NvmlReply:
         """Return what is used of a card, or of an instance, and by which processes."""
         before = memory_of(handle)
-        compute, graphics = self._processes("Compute", handle), self._others("Graphics", handle)
+        compute = self._processes("Compute", handle)
+        # NOT_SUPPORTED: a card without graphics, a driver without the list.
+        graphics = call_if_supported(self._processes, "Graphics", handle) or []
         # A server is a compute process: without any, it has no clients.
-        mps = self._others("MPSCompute", handle) if compute else []
+        mps = call_if_supported(self._processes, "MPSCompute", handle) if compute else []
         total, _, used = memory_of(handle)
         # Taken before and after the lists: what changed between is no contradiction.
-        lists = {"compute": compute, "graphics": graphics, "mps": mps, "shares": None}
+        lists = {"compute": compute, "graphics": graphics, "mps": mps or [], "shares": None}
         return {**lists, "total": total, "used": max(used, before[2])}
 
     def _processes(self, kind: str, handle: Any) -> list[list[int | None]]:
@@ -317,14 +319,6 @@ class Devices:
             if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
                 raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
             self._room = ctypes.create_string_buffer((2 * count.value + 8) * size)
-
-    def _others(self, kind: str, handle: Any) -> list[list[int | None]]:
-        try:
-            return self._processes(kind, handle)
-        except NvmlError as error:
-            if error.code in GONE:
-                raise
-            return []  # NOT_SUPPORTED: a card without graphics, a driver without the list
 
     def _list(self, kind: str) -> Any:
         """Return the newest call that lists processes; 2 and 3 are of drivers from 470 on."""

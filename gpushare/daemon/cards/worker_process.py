@@ -88,7 +88,7 @@ class WorkerProcess:
         os.close(self._connection)
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        if not self._is_dead(_END_SECONDS):
+        if not self.is_dead(_END_SECONDS):
             _abandoned.append(self)
             log("driver-worker-abandoned", "error", pid=self.pid, stuck=len(_abandoned))
 
@@ -105,7 +105,7 @@ class WorkerProcess:
             return f"exit status {ending.si_status if ending else 'unknown'}"
         return f"signal {signal.Signals(ending.si_status).name}"
 
-    def _is_dead(self, seconds: float) -> bool:
+    def is_dead(self, seconds: float) -> bool:
         """Whether it has ended; then nothing of it is left."""
         if not wait_readable(self._pidfd, seconds):
             return False
@@ -114,14 +114,10 @@ class WorkerProcess:
         os.close(self._pidfd)
         return True
 
-    def is_gone(self) -> bool:
-        """Whether an abandoned one has ended after all."""
-        return self._is_dead(0)
-
 
 def start_worker(argv: Sequence[str], name: str) -> WorkerProcess:
     """Start a worker; DriverError where it cannot be, or too many hang already."""
-    _abandoned[:] = [child for child in _abandoned if not child.is_gone()]
+    _abandoned[:] = [child for child in _abandoned if not child.is_dead(0)]
     if len(_abandoned) >= MOST_ABANDONED:
         pids = ", ".join(str(child.pid) for child in _abandoned)
         raise DriverTimeout(

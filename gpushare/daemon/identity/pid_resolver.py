@@ -48,7 +48,14 @@ def device_clients(simulated: Mapping[str, str], root: Path) -> Callable[[int], 
     if simulated:
         [device] = map(Path, simulated.values())
         return lambda pid: _maps(pid, device)
-    return lambda pid: _has_open(pid, RootedTree(root))
+    tree = RootedTree(root)
+
+    def holds(pid: int) -> bool:
+        numbers = device_nodes.device_majors(tree).items()
+        majors = {major for name, major in numbers if name.startswith(_NAMES)}
+        return not majors or has_open(pid, majors)
+
+    return holds
 
 
 def _maps(pid: int, device: Path) -> bool:
@@ -57,13 +64,6 @@ def _maps(pid: int, device: Path) -> bool:
     except OSError:
         return True  # a device that is lost: not known
     return processes.may_map(pid, inode)
-
-
-def _has_open(pid: int, root: RootedTree) -> bool:
-    majors = {
-        major for name, major in device_nodes.device_majors(root).items() if name.startswith(_NAMES)
-    }
-    return not majors or has_open(pid, majors)
 
 
 # Of the processor, for one process: a tenant may have millions of descriptors.

@@ -494,7 +494,9 @@ def find_image_needs(
     It reads the image, so it is never the decide thread's, and only where the cards differ.
     """
     driver = node.loaded()
-    if policy == IGNORE or len(_kinds(node)) < 2:
+    # What differs between the node's cards that an image can need.
+    kinds = {(card.capability, card.brand, card.datacenter) for card in driver.cards}
+    if policy == IGNORE or len(kinds) < 2:
         return {}
     with closing(ImageView(rootfs_fd)) as rootfs:
         image = image_facts(original, rootfs, cuda_compat.find(rootfs), node)
@@ -513,11 +515,6 @@ def find_image_needs(
         for uuid, ill in findings.items()
         if _LEVELS.index(rules.worst(ill)) > best
     }
-
-
-def _kinds(node: Node) -> set[tuple[object, ...]]:
-    """Return what differs between the node's cards that an image can need."""
-    return {(card.capability, card.brand, card.datacenter) for card in node.loaded().cards}
 
 
 def place_suitably(

@@ -35,7 +35,6 @@ from gpushare.daemon.lifecycle.queue import (
     QueueFull,
     RoomForStarts,
     TicketNotFound,
-    lacks_room,
     shown_by_container,
 )
 from gpushare.daemon.lifecycle.reserve import (
@@ -208,7 +207,8 @@ class _Creation:
                     about = self._name, request.effective.class_ == "online"
                     record = self._room.reserve_again(error, about, reserve_now, bundle.waits)
         except UserError as error:
-            if request.quota.wait_seconds is None or not lacks_room(error):
+            lacks_room = isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
+            if request.quota.wait_seconds is None or not lacks_room:
                 raise
             with self._granted(request) as secret:
                 shown = replace(request, secret=secret or request.secret)
@@ -462,7 +462,11 @@ def refuse_second_container(pod: PodIdentity, quota: QuotaRequest, state: Daemon
         (record for record in _tenants_of(pod, state.ledger) if record.container != pod.container),
         None,
     )
-    if holder is not None and _runs(holder):
+    if (
+        holder is not None
+        and holder.state == "bound"
+        and processes.start_time(holder.pid) == holder.starttime
+    ):
         _note_refusal(pod, holder.container, state)
     had = state.refused_siblings.get(pod.sandbox, {}).get(pod.container, "")
     if holder is None and not had:
@@ -511,14 +515,6 @@ def _is_gone(record: TenantRecord, tenants: Tenants) -> bool:
     if record.state == "bound":
         return release.is_gone(record, tenants)
     return release.is_abandoned(record)
-
-
-def _runs(record: TenantRecord) -> bool:
-    pidfd = processes.open_pidfd(record.pid, record.starttime) if record.state == "bound" else None
-    if pidfd is None:
-        return False
-    os.close(pidfd)
-    return True
 
 
 class CheckpointRefused(UserError):

@@ -137,16 +137,16 @@ def _candidates(prefix: Path, kept: Collection[str]) -> list[Path]:
 def _unused(candidates: list[Path], records: Iterable[TenantRecord]) -> list[Path]:
     """Return the installations that no process uses or names; Unknown."""
     named = _bundles(records)
-    left = {folder: _files(folder) for folder in candidates if not _says(named, folder.name)}
+    words = {folder: os.fsencode(f"/{folder.name}/") for folder in candidates}
+    left = {
+        folder: _files(folder)
+        for folder, word in words.items()
+        if not any(word in config for config in named)
+    }
     if not left:
         return []
     mapped = _mapped_files()
     return [folder for folder, files in left.items() if not files & mapped]
-
-
-def _says(texts: Iterable[bytes], name: str) -> bool:
-    word = os.fsencode(f"/{name}/")
-    return any(word in text for text in texts)
 
 
 def _files(folder: Path) -> set[_File]:

@@ -464,11 +464,6 @@ def shown_by_container(secret: str, ledger: Ledger) -> TicketRecord | None:
 # --- how a start that has no room gets some: others are evicted for it, or it waits ---
 
 
-def lacks_room(error: UserError) -> bool:
-    """Whether a request was refused for want of room."""
-    return isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
-
-
 @dataclass(frozen=True)
 class RoomForStarts:
     """The means to make room for a start, as far as the configuration allows it."""

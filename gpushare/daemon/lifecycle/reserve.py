@@ -290,7 +290,19 @@ def _make_pages(
     directory = state.mounts.make(
         record.key, size_bytes=SIZE_BYTES, owner=applicant.owner, label=applicant.label
     )
-    granted = [_card_grant(allocation, driver) for allocation in record.allocations]
+    cards = [driver.card(allocation.uuid) for allocation in record.allocations]
+    granted = [
+        CardGrant(
+            card.uuid,
+            allocation.quota_bytes,
+            driver.contexts.sizes.get(card.model, 0),
+            allocation.cores,
+            *driver.contexts.rounding(card),
+            allocation.managed_bytes,
+        )
+        for card, allocation in zip(cards, record.allocations, strict=True)
+        if card is not None
+    ]
     pages = Pages.make(directory, record.key, granted, applicant.status_owner)
     pages.grant.set_mps(is_client=record.isolation == MPS)
     try:
@@ -301,16 +313,3 @@ def _make_pages(
     state.tenants.add(record.key, pages)
     state.loop.soon(lambda: state.watch.listen(tenant_socket))
     state.loop.soon(state.mounts.refill)
-
-
-def _card_grant(allocation: CardAllocation, driver: LoadedDriver) -> CardGrant:
-    card = driver.card(allocation.uuid)
-    assert card is not None, allocation.uuid
-    return CardGrant(
-        allocation.uuid,
-        allocation.quota_bytes,
-        driver.contexts.sizes.get(card.model, 0),
-        allocation.cores,
-        *driver.contexts.rounding(card),
-        allocation.managed_bytes,
-    )

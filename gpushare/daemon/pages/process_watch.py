@@ -52,7 +52,13 @@ class ProcessWatch:
         """Watch the process of `pidfd`, which is owned from now on."""
         self._close_pidfd(key)
         self._pidfds[key] = pidfd
-        self._loop.read(pidfd, lambda: self._process_ended(key, pidfd))
+
+        def ended() -> None:
+            # It stays readable; once is enough, and a later check looks at the process again.
+            self._loop.forget(pidfd)
+            self.ended(key)
+
+        self._loop.read(pidfd, ended)
 
     def listen(self, tenant_socket: TenantSocket) -> None:
         """Receive a tenant's messages."""
@@ -71,11 +77,6 @@ class ProcessWatch:
         """Close everything; the tenants keep running."""
         for key in {*self._pidfds, *self._sockets}:
             self.forget(key)
-
-    def _process_ended(self, key: str, pidfd: int) -> None:
-        # It stays readable; once is enough, and a later check looks at the process again.
-        self._loop.forget(pidfd)
-        self.ended(key)
 
     def _accept(self, tenant_socket: TenantSocket) -> None:
         again = partial(self._accept, tenant_socket)

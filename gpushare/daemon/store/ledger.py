@@ -359,7 +359,7 @@ class Ledger:
         except OSError as error:
             for folder in (self._ledger, self._copies):
                 with contextlib.suppress(OSError):  # the next daemon removes it
-                    folder.discard(name)
+                    folder.remove(f".{name}")
             why = (
                 f"{error.strerror}: no reservation can be recorded there; "
                 "running containers keep theirs"

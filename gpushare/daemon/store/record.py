@@ -348,10 +348,6 @@ class RecordFolder:
         self.draft(name, document)
         self.publish(name)
 
-    def discard(self, name: str) -> None:
-        """Remove the draft of `name`, if there is one."""
-        self.remove(f".{name}")
-
     def remove(self, name: str) -> None:
         """Remove the file `name`, if it exists."""
         with contextlib.suppress(FileNotFoundError):

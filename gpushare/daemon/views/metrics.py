@@ -151,24 +151,21 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
     if life in kept:
         return  # it is the second attempt to release it, and the first has closed its pages
     try:
-        kept[life] = _EndedRow(now, _last_row(record, state))
+        row = tenant_row(record, state, CardShares(state.node, state.ledger))
+        pages = state.tenants.pages.get(key)
+        for number, part in enumerate(row["cards"]):
+            if pages is None:
+                break
+            gpu_ns, waited_ns = _since_the_last_look(record, number, pages, state.observed)
+            part["gpu_seconds"] += gpu_ns / 1e9
+            part["compute"]["throttled_ns"] += waited_ns
+        kept[life] = _EndedRow(now, {**row, "ended": time.time()})
     except Exception:  # noqa: BLE001 - see above
         log("metrics-history-failed", "error", tenant=key, traceback=traceback.format_exc())
         return
     for surplus in list(kept)[:-MOST_KEPT]:
         del kept[surplus]
     state.tenants.ended = MappingProxyType(kept)
-
-
-def _last_row(record: TenantRecord, state: DaemonState) -> EndedTenantRow:
-    pages = state.tenants.pages.get(record.key)
-    row = tenant_row(record, state, CardShares(state.node, state.ledger))
-    for number, part in enumerate(row["cards"]):
-        if pages is not None:
-            gpu_ns, waited_ns = _since_the_last_look(record, number, pages, state.observed)
-            part["gpu_seconds"] += gpu_ns / 1e9
-            part["compute"]["throttled_ns"] += waited_ns
-    return {**row, "ended": time.time()}
 
 
 def _since_the_last_look(

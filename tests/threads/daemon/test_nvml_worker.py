@@ -133,10 +133,10 @@ def test_workers_that_cannot_be_killed_are_few(
 ) -> None:
     """One that hangs in the kernel: here its pidfd is never readable, and then it is."""
     stuck = True
-    real = worker_process.WorkerProcess._is_dead
+    real = worker_process.WorkerProcess.is_dead
     monkeypatch.setattr(
         worker_process.WorkerProcess,
-        "_is_dead",
+        "is_dead",
         lambda self, seconds: not stuck and real(self, seconds),
     )
     worker.obey(load="die")
