@@ -343,6 +343,15 @@ class CardRule:
     where: Mapping[str, str] = field(default_factory=dict, compare=False)
     cordoned_by: str | None = None  # the annotation of the node that cordons it
 
+    def source(self, key: str) -> str:
+        """Return ` (cards.H200.backend, line 4)`; empty where the file does not say it."""
+        return f" ({self.where[key]})" if key in self.where else ""
+
+    @property
+    def most_tenants(self) -> str:
+        """The maximum of shares, and where it is from."""
+        return f"{self.max_tenants} ({self.where.get('max_tenants', 'max_tenants')})"
+
 
 @dataclass(frozen=True)
 class CardSection:

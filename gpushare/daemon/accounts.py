@@ -47,17 +47,11 @@ class CardAccounts:
                     utilization=usage.utilization,
                     unattributed_bytes=self.observed.unattributed.get(card.uuid, 0),
                     policy=policy,
-                    mode=rule.mode,
-                    mode_source=rule.where.get("allowed_mode", ""),
+                    rule=rule,
                     compute_mode=usage.compute_mode,
-                    max_tenants=rule.max_tenants,
-                    max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
                     cordoned=overrides.get("cordoned", rule.cordoned_by),
-                    cordoned_by=rule.cordoned_by or "",
                     reservations=self.ledger.reserved_beside(card.uuid, policy, without),
                     backend=self.node.backend_of(card),
-                    backend_source=rule.where.get("backend", ""),
-                    mps_trusted=rule.mps_trusted,
                     backend_fault=self.node.mps.fault_of(card.uuid),
                 )
             )

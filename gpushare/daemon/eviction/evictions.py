@@ -118,8 +118,8 @@ class Evictions:
     def evict_for(
         self,
         request: PlacementRequest,
+        name: str,
         is_online: bool,
-        reason: str,
         retry: Callable[[], TenantRecord],
     ) -> TenantRecord | None:
         """Return what `retry` does once others are evicted for `request`; None: it has no room.
@@ -130,7 +130,7 @@ class Evictions:
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
         fits = has_place(request, "", self._state.queue, self._state.node)
-        make = partial(self._room.make, fits, reason, is_online=is_online)
+        make = partial(self._room.make, fits, f"{name} had no room", is_online=is_online)
         try:
             with self._claimed():
                 return retry() if self._worker.run(make) else None

@@ -142,26 +142,23 @@ def new_eviction(
         "evicting",
         time.time(),
         *why,
-        driver_processes(record, cgroups, state.observed, state.tenants),
-        tuple(
-            _card_bytes(record, number, state.observed, state.tenants)
-            for number in range(len(record.allocations))
-        ),
+        driver_processes(record, cgroups, state),
+        tuple(_card_bytes(record, number, state) for number in range(len(record.allocations))),
         tuple(allocation.uuid for allocation in record.allocations),
         held=held,
     )
-    _refuse_without_memory(record, eviction, cgroups, state.node, state.ledger)
+    _refuse_without_memory(record, eviction, cgroups, state)
     return eviction
 
 
 def driver_processes(
-    record: TenantRecord, cgroups: Cgroups, observed: Observations, tenants: Tenants
+    record: TenantRecord, cgroups: Cgroups, state: DaemonState
 ) -> tuple[EvictedProcess, ...]:
     """Return the tenant's processes that use the driver, the oldest first; CannotEvict for none.
 
     They have registered in its pages; CannotEvict as well for one that only the driver lists.
     """
-    usage, pages = observed.usage, tenants.pages.get(record.key)
+    usage, pages = state.observed.usage, state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
     claimed = {(claim.pid, claim.starttime) for claim in claims}
     listed = {use.pid for _, use in usage.processes.get(record.key, ())}
@@ -182,13 +179,13 @@ def driver_processes(
     return tuple(EvictedProcess(process.pid, process.starttime) for process in members)
 
 
-def _card_bytes(record: TenantRecord, number: int, observed: Observations, tenants: Tenants) -> int:
+def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     """Return what a tenant has of a card: by the driver, and where its figures are old by itself.
 
     A claim counts only up to the quota, or what the tenant may use above it.
     """
-    allocation, pages = record.allocations[number], tenants.pages.get(record.key)
-    driver_bytes = observed.usage.driver_bytes(record.key, allocation.uuid)
+    allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
+    driver_bytes = state.observed.usage.driver_bytes(record.key, allocation.uuid)
     if pages is None:
         return driver_bytes
     claimed, limit, _ = pages.use(number)
@@ -196,11 +193,11 @@ def _card_bytes(record: TenantRecord, number: int, observed: Observations, tenan
 
 
 def _refuse_without_memory(
-    record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups, node: Node, ledger: Ledger
+    record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups, state: DaemonState
 ) -> None:
     needed = eviction.bytes * (100 + _BESIDE_PERCENT) // 100
-    evicted = evicted_bytes(ledger, besides=record.key)
-    bound = host_memory_bound(node)
+    evicted = evicted_bytes(state.ledger, besides=record.key)
+    bound = host_memory_bound(state.node)
     shown, why = format_size(needed), f"{record.title} cannot be evicted: "
     if evicted + eviction.bytes > bound:
         has = f", of which {format_size(evicted)} is in use" if evicted else ""

@@ -68,7 +68,7 @@ class EvictionSteps:
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
         try:  # no new one can begin by now
-            living = driver_processes(record, cgroups, self._state.observed, self._state.tenants)
+            living = driver_processes(record, cgroups, self._state)
         except CannotEvict:
             self._open(record)
             raise

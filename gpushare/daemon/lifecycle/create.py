@@ -201,11 +201,8 @@ class _Creation:
 
         try:
             with state.mounts.claimed() if is_shared and not applicant.label else nullcontext():
-                try:
-                    record = reserve_now()
-                except NoRoom as error:
-                    about = self._name, request.effective.class_ == "online"
-                    record = self._room.reserve_again(error, about, reserve_now, bundle.waits)
+                about = self._name, request.effective.class_ == "online"
+                record = self._room.reserve(about, reserve_now, bundle.waits)
         except UserError as error:
             lacks_room = isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
             if request.quota.wait_seconds is None or not lacks_room:

@@ -22,7 +22,6 @@ from gpushare.daemon.lifecycle.release import follow_reservation
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
@@ -91,11 +90,7 @@ def open_tenant(
 
         return state.in_start(decide)
 
-    try:
-        record = reserve_now()
-    except NoRoom as error:
-        about = name, effective.class_ == "online"
-        record = room.reserve_again(error, about, reserve_now, command.waits)
+    record = room.reserve((name, effective.class_ == "online"), reserve_now, command.waits)
     follow_reservation(record, state)
     cards = [allocation.uuid for allocation in record.allocations]
     return HostProcessGrant(

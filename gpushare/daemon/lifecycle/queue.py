@@ -471,28 +471,27 @@ class RoomForStarts:
     evictions: Evictions
     queue: Queue
 
-    def reserve_again(
+    def reserve(
         self,
-        error: NoRoom,
         about: tuple[str, bool],
         reserve: Callable[[], TenantRecord],
         waits: Callable[[float], None],
     ) -> TenantRecord:
-        """Return what `reserve` does once others are evicted for it; NoRoom: `error`, or a new one.
+        """Return what `reserve` does, if need be once others are evicted for it; NoRoom.
 
         `about` is the name of the container, and whether it is of class online. `waits` is called
         before, and with 0 after: an eviction takes seconds. Never on the decide thread.
         """
-        name, is_online = about
-        if error.request is None:
-            raise error
-        waits(START_SECONDS)
         try:
-            record = self.evictions.evict_for(
-                error.request, is_online, f"{name} had no room", reserve
-            )
-        finally:
-            waits(0)
-        if record is None:
-            raise error
-        return record
+            return reserve()
+        except NoRoom as error:
+            if error.request is None:
+                raise
+            waits(START_SECONDS)
+            try:
+                record = self.evictions.evict_for(error.request, *about, reserve)
+            finally:
+                waits(0)
+            if record is None:
+                raise
+            return record

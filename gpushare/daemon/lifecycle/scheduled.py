@@ -515,8 +515,8 @@ def _place(
     if capacity.backend == MPS:
         fix = "gpushare places only requests for backend mps there, and no claims"
         raise NoRoom(f"{where} is in MPS mode; {fix}")
-    if len(capacity.allocations) >= capacity.max_tenants:
-        most = f"{capacity.max_tenants} ({capacity.max_tenants_source})"
+    if len(capacity.allocations) >= capacity.rule.max_tenants:
+        most = capacity.rule.most_tenants
         raise NoRoom(f"{where} has {len(capacity.allocations)} tenants of at most {most}")
     if effective.kind == "exclusive":
         return PlacedCard(capacity.card, capacity.card.memory_bytes, 100, whole=True)

@@ -314,8 +314,8 @@ def _closed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
     why = f" ({capacity.cordoned})" if capacity.cordoned else ""
     helps = find_obstacle(request, replace(capacity, cordoned=None)) is None
     fix = f"gpushare card uncordon {capacity.card.index}"
-    if capacity.cordoned_by:
-        fix = f"change the {capacity.cordoned_by}"
+    if capacity.rule.cordoned_by:
+        fix = f"change the {capacity.rule.cordoned_by}"
     return Obstacle(f"is cordoned{why}", fix if helps else "")
 
 
@@ -373,10 +373,10 @@ def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | No
         return Obstacle("is a MIG instance, and a program can use only one")
     if instance is not None and request.whole and not request.devices and request.backend != MIG:
         return Obstacle("is a MIG instance, and a whole card is requested", f"set backend to {MIG}")
-    where = f" ({capacity.mode_source})" if capacity.mode_source else ""
-    if request.whole and capacity.mode == "shared":
+    where = capacity.rule.source("allowed_mode")
+    if request.whole and capacity.rule.mode == "shared":
         return Obstacle(f"is for shares only{where}")
-    if not request.whole and capacity.mode == "exclusive":
+    if not request.whole and capacity.rule.mode == "exclusive":
         return Obstacle(f"is allocated only as a whole{where}")
     # A server is one process: Exclusive_Process is what NVIDIA recommends for MPS.
     if not request.whole and capacity.compute_mode and capacity.backend != MPS:
@@ -394,7 +394,7 @@ def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle |
     is_mps = capacity.backend == MPS
     if request.backend == MPS and not is_mps:
         return Obstacle("is not in MPS mode", SWITCH_BACKEND.format(backend=MPS))
-    where = f" ({capacity.backend_source})" if capacity.backend_source else ""
+    where = capacity.rule.source("backend")
     if is_mps and request.whole:
         return Obstacle(f"is in MPS mode, and is for shares only{where}")
     if is_mps and request.backend != MPS:
@@ -410,7 +410,7 @@ def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle |
         return Obstacle(f"{text}{names}", f"gpushare card drain {capacity.card.index}")
     if is_mps and capacity.backend_fault:
         return Obstacle(f"is in MPS mode, and {capacity.backend_fault}")
-    for use in capacity.allocations if is_mps and not capacity.mps_trusted else ():
+    for use in capacity.allocations if is_mps and not capacity.rule.mps_trusted else ():
         if use.uid is not None and use.uid == request.uid:
             of = use.tenant if request.shows_holders else "another container"
             return Obstacle(f"is in MPS mode, and {of} has the same host uid, {use.uid}", TRUST)
@@ -425,8 +425,8 @@ def _taken(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None
         names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
         by = f" by {names}" if request.shows_holders else ""
         return Obstacle(f"is shared{by}") if capacity.holders else None
-    if len(capacity.holders) >= capacity.max_tenants:
-        most = f"{capacity.max_tenants} ({capacity.max_tenants_source})"
+    if len(capacity.holders) >= capacity.rule.max_tenants:
+        most = capacity.rule.most_tenants
         return Obstacle(f"has {len(capacity.holders)} tenants of at most {most}")
     return None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare.quota.size import format_size
+from gpushare.settings import CardRule
 
 
 @dataclass(frozen=True)
@@ -143,19 +144,13 @@ class CardCapacity:
     utilization: int | None = None  # percent of its time, as the driver reports it
     unattributed_bytes: int = 0  # in use, and the driver lists no process for it
     policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
-    mode: str = "any"  # which requests the operator lets on it: "shared", "exclusive" or "any"
-    mode_source: str = ""  # where that is configured
+    rule: CardRule = field(default_factory=CardRule)  # which requests the operator lets on it
     compute_mode: str = ""  # the driver's, as nvidia-smi names it; "": the default
-    max_tenants: int = 16
-    max_tenants_source: str = "max_tenants"
     cordoned: str | None = None  # why nothing new is placed on it; None: it is
-    cordoned_by: str = ""  # the annotation of the node that cordons it; "": the operator
     # Of claims, beside what their containers have, and of tickets that were granted.
     reservations: tuple[AllocationUse, ...] = ()
     withheld: str = ""  # for which waiting request, as the end of "card 0 ..."; "": for none
     backend: str = "interposer"  # the operator's setting for its shares: "interposer" or "mps"
-    backend_source: str = ""  # where that is configured
-    mps_trusted: bool = False  # the clients of its MPS server trust each other
     backend_fault: str = ""  # why no share can have that backend now; "": one can
 
     def without(self, keys: Collection[str]) -> CardCapacity:

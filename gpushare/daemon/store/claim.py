@@ -56,11 +56,6 @@ class ClaimRecord:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def holder(self) -> str:
-        """Its key in the ledger."""
-        return self.uid
-
-    @property
     def file(self) -> str:
         """The name of its file in the ledger."""
         return PREFIX + self.uid

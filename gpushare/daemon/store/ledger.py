@@ -83,12 +83,17 @@ class Records:
 
     def __init__(self, records: Mapping[str, Record]) -> None:
         self.by_file = records
-        sections: dict[str, dict[str, Any]] = {section: {} for section in _READERS}
+        tenants, claims, tickets = dict[str, TenantRecord](), dict[str, ClaimRecord](), {}
         for record in records.values():
-            sections[record.section][record.holder] = record
-        self.tenants: Mapping[str, TenantRecord] = MappingProxyType(sections[TenantRecord.section])
-        self.claims: Mapping[str, ClaimRecord] = MappingProxyType(sections[ClaimRecord.section])
-        self.tickets: Mapping[str, TicketRecord] = MappingProxyType(sections[TicketRecord.section])
+            if isinstance(record, TenantRecord):
+                tenants[record.key] = record
+            elif isinstance(record, ClaimRecord):
+                claims[record.uid] = record
+            else:
+                tickets[record.id] = record
+        self.tenants: Mapping[str, TenantRecord] = MappingProxyType(tenants)
+        self.claims: Mapping[str, ClaimRecord] = MappingProxyType(claims)
+        self.tickets: Mapping[str, TicketRecord] = MappingProxyType(tickets)
 
     def without(self, file: str) -> dict[str, Record]:
         """Return all records but that of `file`."""

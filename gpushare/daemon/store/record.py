@@ -121,11 +121,6 @@ class TenantRecord:
     ticket: str = ""  # the ID of the one that it took over; empty: none
 
     @property
-    def holder(self) -> str:
-        """Its key in the ledger."""
-        return self.key
-
-    @property
     def file(self) -> str:
         """The name of its file in the ledger."""
         return self.key

@@ -64,11 +64,6 @@ class TicketRecord:
     allocations: tuple[CardAllocation, ...] = ()
 
     @property
-    def holder(self) -> str:
-        """Its key in the ledger."""
-        return self.id
-
-    @property
     def file(self) -> str:
         """The name of its file in the ledger."""
         return PREFIX + self.id
