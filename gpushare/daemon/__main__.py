@@ -137,7 +137,6 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     _on_signals(loop, state)
     parts = compose(state, CheckpointClient(state.node.loaded, loader.excuse), threads.evict)
     freezer, control, servers = parts.freezer, parts.control, parts.servers
-    state.regrouped.listeners.append(lambda gid: loop.call(lambda: listener.regroup(gid)))
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))
     decide.run(servers.check)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import Durations
-from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, Signal, T, Worker, WorkerPool
+from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, WorkerPool
 from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
@@ -56,8 +56,6 @@ class DaemonState:
     started: float = field(default_factory=time.time)  # seconds since the epoch
     # By sandbox and container, which other container has what it was refused; the decide thread's.
     refused_siblings: dict[str, dict[str, str]] = field(default_factory=dict)
-    # With the group that alone may read, None: every user; the decide thread's.
-    regrouped: Signal[[int | None]] = field(default_factory=Signal)
     queue: QueueState = field(default_factory=QueueState)
 
     def in_start(self, step: Callable[[], T]) -> T:

@@ -38,7 +38,7 @@ _KEYS: Final = {
 #: The keys that a daemon reads only when it starts.
 RESTART: Final = frozenset(
     {"run_dir", "state_dir", "library_dir", "driver.cdi_spec", "runtime_mount_namespace"}
-    | {"kubernetes.cdi_dir", "history.retention_days", "history.max_size"}
+    | {"read_group", "kubernetes.cdi_dir", "history.retention_days", "history.max_size"}
     | {"timing.non_tenant_half_life_seconds", "timing.driver_timeout_seconds"}
 )
 #: Fields whose own parts have keys, or which are no keys of the file.
@@ -60,7 +60,6 @@ def reload_config(state: DaemonState) -> list[str]:
     """
     try:
         new = configuration.load(state.node.config.file).labelled(node_settings(state.node.labels))
-        gid = read_gid(new)
         changed = sorted(_changed(state.node.config, new))
         _refuse_restart(changed)
         _refuse_switch(state.node, state.accounts, new)
@@ -70,11 +69,8 @@ def reload_config(state: DaemonState) -> list[str]:
         )
         log("config-rejected", "error", error=str(error))
         raise NotReloaded(state.node.config_fault) from error
-    regroups = new.read_group != state.node.config.read_group
     state.node.config, state.node.config_fault = new, ""
     log("config-reloaded", changed=changed)
-    if regroups:
-        state.regrouped(gid)
     if "system_reserved" in changed and state.node.driver is not None:
         state.limits.update()
     state.ledger.changed()

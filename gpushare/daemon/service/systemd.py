@@ -143,11 +143,6 @@ class StartingSocket:
         if not self.is_inherited:
             self.path.unlink(missing_ok=True)
 
-    def regroup(self, read_gid: int | None) -> None:
-        """Have the socket be for `read_gid` only, for every user where it is None."""
-        self.read_gid = read_gid
-        _set_mode(self.path, read_gid)
-
     def listen_again(self) -> None:
         """Create the socket again after it was deleted."""
         self.listener.close()

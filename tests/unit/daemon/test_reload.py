@@ -86,6 +86,7 @@ def test_changed_keys_take_effect_and_are_named(
     [
         ("runtime_mount_namespace: /proc/1/ns/mnt", "mount_namespace"),
         ("history: {retention_days: 1}", "history.retention_days"),
+        ("read_group: daemon", "read_group"),
         ("timing: {non_tenant_half_life_seconds: 1}", "timing.non_tenant_half_life_seconds"),
     ],
 )
@@ -123,21 +124,6 @@ def test_a_file_that_was_not_reloaded_is_reported(node: FakeDaemon, file: Path) 
     assert any(warning.endswith("sudo gpushare config reload") for warning in told)
     reload_config(node)
     assert status_row(node)["warnings"] == []
-
-
-def test_a_changed_read_group_reaches_the_socket(node: FakeDaemon, file: Path) -> None:
-    told: list[int | None] = []
-    node.regrouped.listeners.append(told.append)
-    write(file, "read_group: daemon")
-    reload_config(node)
-    reload_config(node)
-    write(file, "")
-    reload_config(node)
-    assert told == [1, None]
-    write(file, "read_group: no-such-group")
-    with pytest.raises(NotReloaded, match="there is no group no-such-group"):
-        reload_config(node)
-    assert told == [1, None]
 
 
 def test_each_key_that_takes_a_restart_is_a_key_of_the_file() -> None:
