@@ -64,10 +64,9 @@ from gpushare.protocol.kubernetes import (
 from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.keys import KEYS, Diagnostics, read, request_from
+from gpushare.quota.keys import KEYS, read, request_from
 from gpushare.quota.request import (
     COMPUTE_KEYS,
-    PROFILE,
     Layer,
     QuotaRequest,
     RequestedValue,
@@ -75,11 +74,8 @@ from gpushare.quota.request import (
     ValueSource,
 )
 from gpushare.quota.request_policy import (
-    SET_BY_PROFILE,
     RequestPolicy,
     ResolvedRequest,
-    ShareProfiles,
-    expand,
 )
 from gpushare.quota.size import exact_size
 
@@ -182,8 +178,7 @@ def find_grant(
     if mode != "dra":
         raise of_another_mode("claim", uid, "dra", mode)
     claim = _claim_of(uid, pod, ledger, check)
-    profiles = node.config.terms_of(claim.namespace).profiles
-    return SchedulerGrant(tuple(mounted), container_request(claim, profiles), uid)
+    return SchedulerGrant(tuple(mounted), container_request(claim), uid)
 
 
 def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, CardPart | str]]:
@@ -286,21 +281,17 @@ def of_another_mode(where: str, value: str | None, means: NodeMode, mode: NodeMo
 
 
 #: Canonical keys that the opaque configuration of a claim may set.
-PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit", PROFILE)
+PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit")
 # Cores are the scheduler's: a container may use fewer, and never add some.
 _REFINABLE: Final = frozenset(COMPUTE_KEYS) - {"cores"}
 
 
-def container_request(claim: ClaimRecord, profiles: ShareProfiles) -> ScheduledAllocation:
-    """Return what a container of a claim may have of each card, at most. QuotaError.
-
-    That is what the claim has, or the claim's profile.
-    """
+def container_request(claim: ClaimRecord) -> ScheduledAllocation:
+    """Return what a container of a claim may have of each card, at most. QuotaError."""
     parts = [claim.part(card) for card in claim.cards]
     size, cores = max(part.quota_bytes for part in parts), max(part.cores for part in parts)
     most = replace(parts[0], quota_bytes=size, cores=cores)
-    layer = _claim_layer(claim, most) | _profile_layer(claim, most, profiles)
-    return ScheduledAllocation(layer, _REFINABLE)
+    return ScheduledAllocation(_claim_layer(claim, most), _REFINABLE)
 
 
 def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedRequest]:
@@ -320,11 +311,6 @@ def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedR
             fix = "request less than 100 cores, or all of the memory as well"
             raise QuotaError(claim.title, None, rule, fix)
         layer = _claim_layer(claim, part)
-        # The claim reserves all that it has, whatever one of its containers gets.
-        for key, requested in _profile_layer(claim, part, terms.profiles).items():
-            is_less = key == "memory-limit" and requested.value < part.quota_bytes  # type: ignore[operator]
-            if key not in {"memory", "cores"} and not is_less:
-                layer[key] = requested
         terms.defaults.beside(ScheduledAllocation(layer, _REFINABLE)).fill(layer)
         quota = request_from(layer)
         effective = resolve_request(quota)
@@ -344,42 +330,7 @@ def _claim_layer(claim: ClaimRecord, part: CardAllocation) -> Layer:
         if name not in PARAMETERS:
             fix = f"the parameters are {', '.join(PARAMETERS)}"
             raise QuotaError(str(_claim_source(name)), text, "is not a parameter of a claim", fix)
-        if name != PROFILE:
-            layer[name] = read(name, _claim_source(name), text, KEYS)
-    return layer
-
-
-def _profile_layer(claim: ClaimRecord, part: CardAllocation, profiles: ShareProfiles) -> Layer:
-    """Return what the profile of a claim sets, which has `part` of a card.
-
-    QuotaError: it is not a profile, is beside a key that one sets, or is larger than the claim,
-    whose sizes the scheduler has counted.
-    """
-    if PROFILE not in claim.parameters:
-        return {}
-    requested = {
-        name: read(name, _claim_source(name), text, KEYS)
-        for name, text in claim.parameters.items()
-        if name in {PROFILE, *SET_BY_PROFILE}
-    }
-    named, diagnostics, cores = requested[PROFILE], Diagnostics(), part.cores
-    layer = expand(requested, profiles, diagnostics)
-    diagnostics.raise_first()
-    rule = fix = ""
-    if part.whole:
-        rule, fix = "is for shares, and the claim has whole cards", "request memory as capacity"
-    elif "memory-percent" in layer:
-        rule = "is a part of a card, and the scheduler counts bytes"
-        fix = "use a profile that sets memory"
-    elif layer["memory"].value > part.quota_bytes:  # type: ignore[operator]
-        has = exact_size(part.quota_bytes)
-        rule = f"is {layer['memory'].text}, and the claim has {has} of a card"
-        fix = f"request that capacity: memory: {layer['memory'].text.removesuffix('B')}"
-    elif "cores" in layer and layer["cores"].value > cores:  # type: ignore[operator]
-        rule = f"has {layer['cores'].text} % of the compute, and the claim has {cores} %"
-        fix = f'request that capacity: cores: "{layer["cores"].text}"'
-    if rule:
-        raise QuotaError(str(named.source), named.shown, rule, fix)
+        layer[name] = read(name, _claim_source(name), text, KEYS)
     return layer
 
 
@@ -498,8 +449,7 @@ def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> Quot
 
 def _has_cores_of_claim(quota: QuotaRequest) -> bool:
     cores = quota.requested.get("cores")
-    # Those of a profile are for each container.
-    return cores is not None and (cores.source.kind, cores.source.name) == ("claim", "cores")
+    return cores is not None and cores.source.kind == "claim"
 
 
 def _place(

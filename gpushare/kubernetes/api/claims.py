@@ -39,7 +39,7 @@ CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 #: Of the parameters in a claim or DeviceClass: `kind: GpuShare`, and the keys of an annotation.
 PARAMETERS_VERSION: Final = "gpu.gpushare.io/v1"
 PARAMETERS_KIND: Final = "GpuShare"
-PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit", "profile")
+PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit")
 _STATUS_ATTEMPTS: Final = 3
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.config import Config, parse
+from gpushare.config import Config
 from gpushare.daemon.lifecycle import bind, scheduled
 from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, UnknownPod
@@ -306,47 +306,18 @@ WHOLE: list[dict[str, Any]] = [device(140, 100)]
         (SHARE, {"priority": "0"}, "claim priority=0: above the highest allowed priority, 2"),
         ([device(20, 100)], {}, "but not all of its memory"),
         ([*WHOLE, device(20, card=1)], {}, "Request them in two claims"),
-        (SHARE, {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
-        (SHARE, {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
-        ([device(4, 40)], {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request"),
-        ([device(20, 5)], {"profile": "small"}, "10 % of the compute, and the claim has 5 %"),
-        (SHARE, {"profile": "quarter"}, "a part of a card, and the scheduler counts bytes"),
-        (WHOLE, {"profile": "small"}, "for shares, and the claim has whole cards"),
+        (SHARE, {"profile": "small"}, "claim profile=small: not a parameter of a claim. The para"),
     ],
 )
 def test_parameters_are_checked_as_annotations_are(
     node: FakeDaemon, devices: list[dict[str, Any]], parameters: dict[str, Any], text: str
 ) -> None:
-    with_profiles(node)
     terms = replace(node.node.config.terms, max_per_request=MaxPerRequest(priority=2))
     node.node.config = replace(node.node.config, terms=terms)
     with pytest.raises(QuotaError) as refused:
         prepare(node, *devices, **parameters)
     assert text in str(refused.value)
     assert node.ledger.claims == {}
-
-
-def with_profiles(node: FakeDaemon) -> None:
-    text = """
-    profiles:
-      small: {memory: 8GiB, cores: 10, policy: burst-share}
-      quarter: {equal: 4}
-    """
-    node.node.config = replace(node.node.config, terms=parse(text, Path("gpushare.yaml")).terms)
-
-
-def test_the_containers_of_a_claim_have_its_profile_each(node: FakeDaemon, tmp_path: Path) -> None:
-    with_profiles(node)
-    prepare(node, device(20, 40), profile="small")
-    assert allocated(node) == [20, 0], "the claim reserves all that the scheduler counted"
-    for name in ("a", "b"):
-        record = record_of(container(node, tmp_path, name).create(node), node)
-        [part] = record.allocations
-        assert (part.quota_bytes, part.cores) == (8 * GIB, 10)
-        assert record.policy == "burst-share"
-    assert allocated(node) == [20, 0]
-    with pytest.raises(NoRoom):
-        container(node, tmp_path, "c").create(node)
 
 
 def test_the_operator_resizes_within_the_claim(node: FakeDaemon, tmp_path: Path) -> None:
