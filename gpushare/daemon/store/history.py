@@ -92,7 +92,6 @@ class History:
         self._queue: deque[_Event] = deque()
         self._queued: Counter[bool] = Counter()  # by whether they are of LASTING
         self._changed = threading.Condition()
-        self._writing = 0
         self._waited_for = 0  # by how many threads, which would wait for the pause too
         self._stopping = False
         self._pruned = 0.0
@@ -121,9 +120,7 @@ class History:
             self._waited_for += 1
             self._changed.notify_all()
             try:
-                return self._changed.wait_for(
-                    lambda: bool(self.fault) or not (self._queue or self._writing), seconds
-                )
+                return self._changed.wait_for(lambda: bool(self.fault) or not self._queue, seconds)
             finally:
                 self._waited_for -= 1
 
@@ -193,59 +190,50 @@ class History:
             except (sqlite3.OperationalError, OSError) as error:  # a full disk, a lock, no folder
                 self._give_up(store)
                 self._fail(str(error))
-                self._again(batch, _AGAIN_SECONDS)
+                self._wait(_AGAIN_SECONDS)
             except sqlite3.DatabaseError as error:
                 self._give_up(store)
                 store = None
-                self._again(batch, 0.0 if self._put_aside(error) else _AGAIN_SECONDS)
+                self._wait(0.0 if self._put_aside(error) else _AGAIN_SECONDS)
             except Exception as error:  # noqa: BLE001 - what it was is lost, and the rest is kept
                 self._give_up(store)
-                self._drop(batch, error)
+                self._remove(batch, lost=len(batch))
+                self._fail(f"{type(error).__name__}: {error}")
             else:
-                self._done()
+                self._done(batch)
         if store is not None:
             store.close()
 
     def _take(self) -> list[_Event] | None:
-        """Wait for events, or for the time to prune; None at the end."""
+        """Return what is to be written, or nothing where it is time to prune; None at the end.
+
+        It stays in the queue until it is written.
+        """
         with self._changed:
             if self._changed.wait_for(lambda: self._queue or self._stopping, _PRUNE_SECONDS):
                 self._changed.wait_for(lambda: self._waited_for or self._stopping, _PAUSE_SECONDS)
-            if self._stopping and not self._queue:
+            if self._stopping and (self.fault or not self._queue):
+                self.lost += len(self._queue)
                 return None
-            batch = list(self._queue)
-            self._queue.clear()
-            self._queued.clear()
-            self._writing = len(batch)
-            return batch
+            return list(self._queue)
 
-    def _again(self, batch: Sequence[_Event], seconds: float) -> None:
-        """Put back what could not be written, as far as there is room, and wait `seconds`."""
+    def _wait(self, seconds: float) -> None:
         with self._changed:
-            self._writing = 0
-            waiting = [*batch, *self._queue]
-            kept = [] if self._stopping else _newest(waiting)
-            self.lost += len(waiting) - len(kept)
-            self._queue = deque(kept)
-            self._queued = Counter(row[-1] for row in kept)
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._stopping, seconds)
 
-    def _done(self) -> None:
+    def _remove(self, batch: Sequence[_Event], lost: int = 0) -> None:
         with self._changed:
-            self._writing = 0
-            fault, self.fault = self.fault, ""
-            lost, self._lost_told = self.lost - self._lost_told, self.lost
+            for _ in batch:
+                self._queued[self._queue.popleft()[-1]] -= 1
+            self.lost += lost
             self._changed.notify_all()
+
+    def _done(self, batch: Sequence[_Event]) -> None:
+        fault, self.fault = self.fault, ""
+        self._remove(batch)
+        lost, self._lost_told = self.lost - self._lost_told, self.lost
         if fault or lost:
             log("history-resumed", "warning", lost=lost)
-
-    def _drop(self, batch: Sequence[_Event], error: Exception) -> None:
-        """Lose what cannot be written at all, a fault of gpushared."""
-        with self._changed:
-            self._writing = 0
-            self.lost += len(batch)
-        self._fail(f"{type(error).__name__}: {error}")
 
     @staticmethod
     def _give_up(store: sqlite3.Connection | None) -> None:
@@ -321,17 +309,6 @@ class History:
             (self.generation,),
         )
         store.execute("PRAGMA incremental_vacuum").fetchall()
-
-
-def _newest(events: Sequence[_Event]) -> list[_Event]:
-    """Return the newest of `events`, as many of each kind as the queue takes."""
-    left = {True: _MOST_QUEUED, False: _MOST_QUEUED}
-    kept = []
-    for event in reversed(events):
-        if left[event[-1]] > 0:
-            left[event[-1]] -= 1
-            kept.append(event)
-    return kept[::-1]
 
 
 def _storable(text: str) -> str:
