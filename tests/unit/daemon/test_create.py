@@ -179,7 +179,8 @@ def test_a_command_that_is_never_bound_holds_nothing(
     if not before:
         assert key in node.ledger.entries
         runtime.kill()
-        node.watch._process_ended(key, node.watch._pidfds[key])
+        assert node.loop.watches(node.watch._pidfds[key])
+        node.watch.ended(key)
     node.decide.run(lambda: None)
     assert not node.ledger.entries
     assert node.mounts.made() == []
