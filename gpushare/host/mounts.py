@@ -46,6 +46,7 @@ CLONE_FS: Final = 0x00000200
 CLONE_NEWNS: Final = 0x00020000
 
 MountPath: TypeAlias = str | Path | int
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
 
 # Flags that statvfs(3) reports. A read-only remount must repeat them, otherwise it drops them (or
 # fails with EPERM if they are locked, mount_namespaces(7)).
@@ -127,6 +128,29 @@ def unmount_all(target: MountPath) -> None:
             if error.errno not in {errno.EINVAL, errno.ENOENT}:
                 raise
             return
+
+
+_OPEN_TREE: Final = 428  # of every architecture; Linux 5.2
+_OPEN_TREE_CLONE: Final = 1
+
+
+def clone(target: MountPath) -> int:
+    """Return a descriptor of a copy of the mount at `target`, which can be moved anywhere."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC
+    descriptor: int = _libc.syscall(_OPEN_TREE, -1, os.fsencode(_path(target)), flags)
+    _check(descriptor, target)
+    return descriptor
+
+
+def own_shared_memory() -> None:
+    """Give this process a mount namespace in which /dev/shm is empty, and only its own.
+
+    As root, NVIDIA's driver opens /dev/shm/cuda_injection_path_shm at each cuInit, whoever has
+    placed it there. Before any other thread is started; later mounts of the host propagate here.
+    """
+    unshare(CLONE_NEWNS)
+    mount("none", "/", flags=MS_REC | MS_SLAVE)
+    tmpfs(SHARED_MEMORY, flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, data="mode=700,size=64m")
 
 
 def unshare(flags: int) -> None:

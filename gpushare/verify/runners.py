@@ -277,6 +277,14 @@ class Containerd:
             _quiet(["ctr", "images", "rm", "--sync", removed], self.env, check=False)
 
 
+#: As root, the driver opens a file there at each cuInit, whoever has placed it.
+_OWN_SHARED_MEMORY: Final = (
+    *("unshare", "--mount", "sh", "-ec"),
+    'mount -t tmpfs none /dev/shm; exec "$@"',
+    "sh",
+)
+
+
 @dataclass
 class HostRunner:
     """No container: `gpushare run` on this host."""
@@ -293,7 +301,8 @@ class HostRunner:
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
         """Return the command that starts tenant `name`."""
         flags = [word for key, value in quota.items() for word in (f"--{key}", value)]
-        return [*self.cli, "run", "--name", name, *flags, "--", str(self.probe), *command]
+        own = _OWN_SHARED_MEMORY if os.geteuid() == 0 else ()
+        return [*self.cli, "run", "--name", name, *flags, "--", *own, str(self.probe), *command]
 
     def kill(self, name: str) -> list[str]:
         """Return the command that kills tenant `name`."""

@@ -212,7 +212,8 @@ def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(node: MpsNod
     wait_until(lambda: not node.client.tenants())
     assert node.client.reload() == ["cards"]
     wait_until(lambda: not Path(f"/proc/{control}").exists())
-    assert [one["pid"] for one in node.events("mps-control-stopped")] == [control]
+    wait_until(lambda: not node.control())
+    assert node.events("mps-control-stopped")[0]["pid"] == control
 
 
 def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsNode) -> None:
@@ -242,6 +243,28 @@ def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsN
     again = node.bundle()
     with again.run() as tenant:
         assert tenant.start()["code"] == 0
+
+
+def test_shared_memory_is_bounded_the_cards_and_gone_with_its_containers(node: MpsNode) -> None:
+    def shared(pid: int) -> Path:
+        return Path(f"/proc/{pid}/root/dev/shm")
+
+    bundle, gpushared = node.bundle(), node.client.status()["pid"]
+    mine = Path("/dev/shm") / f"gpushare-test-{os.getpid()}"
+    mine.touch()
+    try:
+        assert list(shared(gpushared).iterdir()) == []  # and of all that it starts
+    finally:
+        mine.unlink()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        inner, control = shared(node.pid(bundle)), node.control()
+        assert inner.stat().st_dev == shared(control).stat().st_dev
+        size, memory = os.statvfs(inner), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert 0 < size.f_blocks * size.f_frsize < memory // 9  # 10 %, in whole pages
+        (inner / "left").touch()
+    wait_until(lambda: node.control() not in {0, control})
+    assert list(shared(node.control()).iterdir()) == []
 
 
 def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:

@@ -36,6 +36,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
+from gpushare.host.mounts import SHARED_MEMORY
 from gpushare.host.numa import Bound, bind
 from gpushare.oci import container, cuda_compat, driver_files, elf, ldcache, loader
 from gpushare.oci.cdi import CdiError
@@ -216,7 +217,7 @@ class ContainerEditor:
         self._keep((grant.note,) if grant.note else ())
         mounts = (
             Mount(grant.folder, PIPES, _PIPE_OPTIONS),
-            Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS),
+            Mount(grant.shared_memory, SHARED_MEMORY, _SHARED_OPTIONS),
         )
         # For programs that reach the driver in another way: they are to find the server too.
         env = {**edits.env, PIPE_ENV: PIPES}
@@ -367,7 +368,6 @@ BIND: Final = "bind"
 #: A client connects to the socket without a writable mount (unix_find_bsd, net/unix/af_unix.c).
 _PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
 IGNORE: Final = "ignore"
 REFUSE: Final = "refuse"
 _MOST_NOTES: Final = 6

@@ -75,7 +75,7 @@ class CardServer:
     ) -> None:
         self.state = MpsCardState()
         node, ledger, observed = state.node, state.ledger, state.observed
-        self.runner = ControlRunner(card, program, node, observed)
+        self.runner = ControlRunner(card, program, node, observed, state.mounts)
         self._card, self._publish = card, publish
         self._node, self._ledger, self._tenants = node, ledger, state.tenants
         self._clients = ClientWatch(card, node, ledger, observed, self.runner.folders.log)
@@ -144,6 +144,8 @@ class CardServer:
         losses = {other: loss for other, loss in self.state.losses.items() if other != key}
         self._set(grants=grants, losses=losses)
         self._keep()
+        if not self._settings:
+            self.runner.renew()
 
     def terminate(self, key: str) -> None:
         """End the work of a tenant's processes on the card, so that they can be killed."""
@@ -172,8 +174,8 @@ class CardServer:
                 self._add(control, settings)
             except (MpsError, OSError, ValueError) as error:
                 self._log_failure(error)
-            if settings.key not in self._ledger.entries:
-                self.release(settings.key)
+        for key in self._settings.keys() - self._ledger.entries.keys():
+            self.release(key)
         self._keep()
 
     def _settings_of(self, record: TenantRecord, uid: int) -> MpsSettings:

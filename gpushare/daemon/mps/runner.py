@@ -28,6 +28,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.mps.control import ControlProgram, MpsControl, MpsError
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.model import Card
 from gpushare.oci.bounded_read import replace_file
 
@@ -53,15 +54,17 @@ class ControlRunner:
         program: Path,
         node: Node,
         observed: Observations,
+        mounts: TenantMounts,
     ) -> None:
         self.control: MpsControl | None = None
         self.fault = ""
         self.folders = CardFolders.of(node.config.run_dir, card.uuid)
         self._card, self._program = card, program
-        self._node, self._observed = node, observed
+        self._node, self._observed, self._mounts = node, observed, mounts
         self._process: ControlProcess | None = None
         self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
         self._next_start = 0.0
+        self._ended = 0  # the process that gpushared has ended
         self._socket = 0  # the inode that clients connect to
         self._is_first = True
 
@@ -78,12 +81,13 @@ class ControlRunner:
     def look(self) -> RunChange:
         """Start what has to run, and say what has changed."""
         change: RunChange = ""
-        if self._process is not None and self.control is not None:
+        if self.control is not None and self._process and not self._process.has_ended():
             self._mend_socket(self._process)
         if self._process is not None and self._process.has_ended():
             pid = self._process.pid
             self._forget()
-            self._failed(f"process {pid} has ended")
+            if pid != self._ended:
+                self._failed(f"process {pid} has ended")
             change = "ended"
         if self._is_first:
             self._is_first = False
@@ -121,20 +125,28 @@ class ControlRunner:
         tenants = self.folders.read_state().get("tenants")
         return tenants if isinstance(tenants, list) else []
 
+    def renew(self) -> None:
+        """End it, and what its containers have left in /dev/shm; the next look starts another."""
+        if self._process is not None:
+            self._end(self._process)
+
     def stop(self) -> None:
         """End it: the card is not in MPS mode any more."""
-        process, control = self._process, self.control
-        if process is None:
-            return
+        self.renew()
+        self._forget()
+
+    def _end(self, process: ControlProcess) -> None:
         try:
-            if control is not None:
-                control.quit(_QUIT_SECONDS)
+            if self.control is not None:
+                self.control.quit(_QUIT_SECONDS)
         except MpsError as error:
             log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
         if not process.has_ended(2 * _QUIT_SECONDS):
             process.kill()
         log("mps-control-stopped", card=self._card.uuid, pid=process.pid)
-        self._forget()
+        self._ended = process.pid
+        with contextlib.suppress(OSError):
+            self._mounts.drop_shared_memory(self.folders.shared_memory)
 
     def close(self) -> None:
         """Leave it running, for a later gpushared."""
@@ -148,7 +160,12 @@ class ControlRunner:
         try:
             self.folders.make()
             program = self._new_program()
-            process = self._process = ControlProcess.start(program, self.folders)
+            shared_memory = self._mounts.shared_memory(self.folders.shared_memory)
+            try:
+                process = ControlProcess.start(program, self.folders, shared_memory)
+            finally:
+                os.close(shared_memory)
+            self._process = process
         except (OSError, MpsError) as error:
             self._failed(str(error))
             return False
@@ -248,7 +265,8 @@ class ControlRunner:
         if not pids:
             return 0
         own = {self.pid, *self._own_servers()}
-        return next((pid for pid in pids if not own & {pid, _parent(pid)}), 0)
+        parents = {pid: _parent(pid) for pid in pids}  # those that have ended are listed a while
+        return next((pid for pid, of in parents.items() if of >= 0 and not own & {pid, of}), 0)
 
     def _own_servers(self) -> list[int]:
         try:
@@ -262,15 +280,15 @@ def _parent(pid: int) -> int:
     return -1 if process is None else process.parent
 
 
-#: Runs a program whose /dev/shm is another folder: sys.argv[1], and the program with its arguments.
+#: Runs a program whose /dev/shm is the mount of a descriptor: sys.argv[1], and the program.
 _WITH_SHARED_MEMORY: Final = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
-NEWNS, BIND, REC, PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
+NEWNS, REC, PRIVATE, MOVE_MOUNT, EMPTY_PATH = 0x20000, 0x4000, 0x40000, 429, 4
 for done in (
     libc.unshare(NEWNS),
     libc.mount(None, b"/", None, REC | PRIVATE, None),
-    libc.mount(sys.argv[1].encode(), b"/dev/shm", None, BIND, None),
+    libc.syscall(MOVE_MOUNT, int(sys.argv[1]), b"", -1, b"/dev/shm", EMPTY_PATH),
 ):
     if done:
         sys.exit("/dev/shm: " + os.strerror(ctypes.get_errno()))
@@ -383,10 +401,12 @@ class ControlProcess:
         self.pidfd = pidfd
 
     @classmethod
-    def start(cls, program: ControlProgram, folders: CardFolders) -> ControlProcess:
-        """Start one; OSError. Its output is in its log folder."""
+    def start(
+        cls, program: ControlProgram, folders: CardFolders, shared_memory: int
+    ) -> ControlProcess:
+        """Start one with a mount for its /dev/shm; OSError. Its output is in its log folder."""
         helper = (sys.executable, "-I", "-S", "-c", _WITH_SHARED_MEMORY)
-        argv = [*helper, str(folders.shared_memory), *program.arguments()]
+        argv = [*helper, str(shared_memory), *program.arguments()]
         with (folders.log / OUTPUT).open("ab") as output:
             child = subprocess.Popen(
                 argv,
@@ -396,6 +416,7 @@ class ControlProcess:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                pass_fds=[shared_memory],
                 umask=0o022,
             )
         return cls(child.pid, processes.start_time(child.pid) or 0, child)

@@ -39,6 +39,8 @@ _SPARE: Final = ".spare-"
 _SPARES: Final = 4
 _HELPERS: Final = 15  # further threads, started when so many starts wait for a mount
 _IDLE_SECONDS: Final = 0.05  # without a call, before a spare is made: starts come in crowds
+#: Percent of the machine's memory.
+_SHARED_OPTIONS: Final = "mode=1777,size=10%,nr_inodes=64k"
 _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_:.,-]{1,256}", re.ASCII)
 
@@ -46,6 +48,13 @@ _NEEDED: Final = (
     "gpushared must be root with CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE; or set "
     "mount_namespace"
 )
+
+
+def reaches_host() -> bool:
+    """Whether mounts are made in the host's namespace, and not in that of this process."""
+    with contextlib.suppress(OSError):
+        return os.getpid() != 1 and bool(HOST.stat())
+    return False
 
 
 class MountsError(UserError):
@@ -147,6 +156,23 @@ class TenantMounts:
         identity = identify(files)
         tree = self._trees.find(identity)
         return tree or self._ask(lambda: self._trees.make(top, files, identity))
+
+    def shared_memory(self, path: Path) -> int:
+        """Have a tmpfs at `path`, and return a descriptor of a copy of its mount; OSError.
+
+        It is for the containers of one card, and bounded: they do not fill the host's /run.
+        """
+
+        def make() -> int:
+            if not path.is_mount():
+                mounts.tmpfs(path, flags=_TOP_FLAGS, data=_SHARED_OPTIONS)
+            return mounts.clone(path)
+
+        return self._ask(make)
+
+    def drop_shared_memory(self, path: Path) -> None:
+        """Unmount it, which is fine if it is not there; a container that has it keeps it."""
+        self._ask(lambda: mounts.unmount_all(path))
 
     def stale_trees(self) -> list[str]:
         """Return the names of the trees that no new container gets."""

@@ -111,7 +111,7 @@ def runner(
     folder, driver = program.program.parent, FakeDriver(card(0))
     driver.driver_version = f"{real_driver.release}.10"
     with fakes.node(folder, driver, configured("", folder)) as node:
-        made = ControlRunner(card(0), program.program, node.node, node.observed)
+        made = ControlRunner(card(0), program.program, node.node, node.observed, node.mounts)
         yield made
         made.stop()
 

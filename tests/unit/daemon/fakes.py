@@ -61,6 +61,7 @@ from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.host import mounts
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
@@ -267,6 +268,12 @@ class PlainDirectories(TenantMounts):
 
     def _remove(self, key: str) -> None:
         shutil.rmtree(self.root / key, ignore_errors=True)
+
+    def shared_memory(self, path: Path) -> int:
+        return mounts.clone(path)
+
+    def drop_shared_memory(self, path: Path) -> None:
+        shutil.rmtree(path)
 
     def library_tree(self, top: str, files: Mapping[str, str]) -> Path:
         del top, files
