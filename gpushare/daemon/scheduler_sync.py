@@ -94,14 +94,20 @@ def shares_by_card(node: Node, ledger: Ledger) -> dict[str, dict[str, Share]]:
 def _corrected_shares(
     uuid: str, shares: Mapping[str, Share], observed: Observations
 ) -> dict[str, Share]:
-    """Return the shares on a card with the corrections of what was charged lately."""
+    """Return the shares on a card with the corrections of what was charged lately.
+
+    No correction takes more than half a share: there are drivers that report the same use of a card
+    for every process, whatever it does.
+    """
     card = observed.usage.cards.get(uuid)
     measured = card is not None and card.utilization is not None
     return {
         key: replace(
             share,
             measured=measured,
-            correction_permille=10 * observed.compute_of(key, uuid).correction_percent,
+            correction_permille=min(
+                10 * observed.compute_of(key, uuid).correction_percent, share.permille // 2
+            ),
         )
         for key, share in shares.items()
     }

@@ -56,7 +56,7 @@ COMPUTE_MODES: Final = {
 NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
-_SAMPLE: Final = struct.Struct("@IQII8x")  # nvmlProcessUtilizationSample_t, as far as memUtil
+_SAMPLE: Final = struct.Struct("@IQI12x")  # nvmlProcessUtilizationSample_t, as far as smUtil
 _PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is the compute instance
 #: As NVML's functions have them. A client of an MPS server may be in the last one only.
 _PROCESS_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
@@ -343,9 +343,9 @@ class Devices:
         except NvmlError as error:  # NOT_SUPPORTED: before Maxwell, or under MIG
             return [] if error.code == pynvml.NVML_ERROR_NOT_FOUND else None
         newest: dict[int, tuple[int, int]] = {}
-        for pid, moment, kernels, memory in _SAMPLE.iter_unpack(samples):
-            # Copies run on engines of their own: only the memory shows them (nvml.h).
-            newest[pid] = max(newest.get(pid, (0, 0)), (moment, max(kernels, memory)))
+        for pid, moment, kernels in _SAMPLE.iter_unpack(samples):
+            # The use of its memory says nothing of compute: a driver has reported a constant 10 %.
+            newest[pid] = max(newest.get(pid, (0, 0)), (moment, kernels))
         return [[pid, percent] for pid, (_, percent) in newest.items()]
 
     def _listen(self) -> None:

@@ -291,6 +291,11 @@ def _card_warnings(
             f"{where}: charged {usage.charged_percent or 0.0:.0f} %, the driver measured "
             f"{usage.driver_percent or 0.0:.0f} %: {how}"
         )
+    elif usage.correction_percent > 0:
+        yield (
+            f"{where}: charged {usage.charged_percent or 0.0:.0f} %, the driver measured "
+            f"{usage.driver_percent or 0.0:.0f} %: it gets less, but half of its share at least"
+        )
     if usage.overcharged:
         yield (
             f"{where}: charged {usage.charged_percent:.0f} %, the driver measured "

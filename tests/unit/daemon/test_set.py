@@ -21,6 +21,7 @@ from gpushare.daemon.cards.context_size import (
     measure_rounding,
 )
 from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.observed import NO_FIGURES, ComputeUsage
 from gpushare.daemon.operator.cards import set_card_policy
 from gpushare.daemon.operator.resize import (
     NotResizable,
@@ -219,6 +220,23 @@ profiles:
   third: {equal: 3}
   seat: {memory: 60GiB, policy: best-effort}
 """
+
+
+@pytest.mark.parametrize(("percent", "permille"), [(8, 80), (40, 150), (-40, -400)])
+def test_a_correction_takes_at_most_half_a_share_and_says_why(
+    node: FakeDaemon, program: FakeProcess, percent: int, permille: int
+) -> None:
+    tenant = bound(node, program, memory="4GiB", cores="30", policy="fixed-share")
+    [allocation] = entry_of(node, tenant).allocations
+    compute = ComputeUsage(
+        correction_percent=percent, charged_percent=2.0, driver={**NO_FIGURES, 10: 42.0}
+    )
+    node.observed.compute = {(tenant["key"], allocation.uuid): compute}
+    [(_, share)] = scheduler_sync.scheduled_shares(node)[tenant["key"]]
+    assert (share.permille, share.correction_permille) == (300, permille)
+    warnings = tenant_status(entry_of(node, tenant), node)["warnings"]
+    why = "charged 2 %, the driver measured 42 %: it gets less, but half of its share at least"
+    assert any(why in text for text in warnings) == (percent > 0)
 
 
 @pytest.fixture
