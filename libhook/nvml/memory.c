@@ -4,6 +4,12 @@
  */
 #include "cards.h"
 #include "quota/usage.h"
+#include "tenant_processes.h"
+
+static uint64_t used_bytes(unsigned card)
+{
+	return free_bytes(counted_bytes(card), ended_bytes(card));
+}
 
 static nvmlReturn_t show_slice(nvmlReturn_t result, nvmlDevice_t device, nvmlMemory_t *memory)
 {
@@ -14,7 +20,7 @@ static nvmlReturn_t show_slice(nvmlReturn_t result, nvmlDevice_t device, nvmlMem
 	if (result != NVML_SUCCESS)
 		return result;
 	memory->total = limit_bytes(card);
-	memory->used = counted_bytes(card);
+	memory->used = used_bytes(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
 }
@@ -42,7 +48,7 @@ NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
 	memory->total = limit_bytes(card);
 	memory->reserved =
 		0; /* memory that the driver reserves for itself is not part of the quota */
-	memory->used = counted_bytes(card);
+	memory->used = used_bytes(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
 }

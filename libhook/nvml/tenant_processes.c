@@ -3,6 +3,7 @@
 
 #include "quota/pages.h"
 #include "quota/process.h"
+#include "quota/usage.h"
 
 /* A process that was killed stays in the page until another needs its record. */
 static bool is_alive(const struct gpushare_process *record)
@@ -35,4 +36,19 @@ bool is_tenant_process(unsigned int pid)
 		if (atomic_load(&process_record(number)->pid) == pid)
 			return is_alive(process_record(number));
 	return false;
+}
+
+uint64_t ended_bytes(unsigned card)
+{
+	const struct gpushare_usage *usage = card_usage(card);
+	const bool spares_managed = managed_limit_bytes(card) != 0;
+	uint64_t sum = 0;
+
+	for (unsigned number = 0; number < process_count(); number++) {
+		uint64_t held = atomic_load(&usage->held[number]);
+		uint64_t managed = atomic_load(&usage->detail[number].bytes[GPUSHARE_KIND_MANAGED]);
+		if (held != 0 && !is_alive(process_record(number)))
+			sum += held - (spares_managed && managed < held ? managed : 0);
+	}
+	return sum;
 }

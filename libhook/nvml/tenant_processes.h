@@ -21,4 +21,8 @@ void tenant_processes(
 /* Whether the process with that PID belongs to the tenant and is alive. */
 bool is_tenant_process(unsigned int pid);
 
+/* The memory that processes have which were killed: they cannot remove their records, and no
+ * program that only looks may. cuMemGetInfo shows it as free at once. */
+uint64_t ended_bytes(unsigned card);
+
 #endif

@@ -105,6 +105,7 @@ def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer)
         assert ask(f"{count.format('byref(n), None')} + [n.value]")[1:] == [INSUFFICIENT_SIZE, 2]
         holders[0].kill()
         assert ask("processes(cards()[0])") == {str(other): 10}
+        assert ask("memory_of(cards()[0])") == [25, 10, 15]
     for rank in (*holders, stranger):
         rank.end()
 
