@@ -14,18 +14,12 @@ from gpushare import protocol, wait_policy
 from gpushare.client import Client, DaemonError, DaemonUnreachable
 from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
 from tests.unit.cli.conftest import CARD
-from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
+from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "control.sock"
-
-
-def test_rows_of_more_than_one_packet_arrive_in_order(daemon: AnsweringDaemon) -> None:
-    many = [{**CARD, "index": number} for number in range(300)]
-    daemon.answers["cards"] = rows(*many)
-    assert [card["index"] for card in Client(daemon.path).cards()] == list(range(300))
 
 
 def test_only_a_start_waits_for_a_daemon_that_was_killed(path: Path) -> None:

@@ -304,9 +304,9 @@ def engine(path: Path, answer: bytes) -> Iterator[list[bytes]]:
         thread.join()
 
 
-def http(document: object, status: str = "200 OK") -> bytes:
+def http(document: object) -> bytes:
     body = json.dumps(document).encode()
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def test_the_name_is_read_from_docker(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,7 +169,9 @@ class EvictableNode:
         self.node.compose()
 
 
-def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
+@contextmanager
+def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvictableNode]:
+    """Yield `node`, whose tenants end with the block."""
     driver = node.node.loaded().nvml
     assert isinstance(driver, FakeDriver)
     made = EvictableNode(node, driver)
@@ -191,4 +194,7 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
     monkeypatch.setattr(processes, "cgroups_of", cgroups_of)
     monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
-    return made
+    with made.lives:
+        yield made
+    for tenant in made.tenants:
+        made.end(tenant)

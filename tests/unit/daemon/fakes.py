@@ -80,10 +80,8 @@ def card(index: int = 0, gib: int = 140, model: str = "H200", *, datacenter: boo
     return Card(index, f"GPU-{index}000", model, gib * GIB, index, datacenter)
 
 
-def entry(
-    key: str = "0" * 16, memory_gib: int = 4, cores: int = 0, *, index: int = 0
-) -> TenantRecord:
-    allocation = CardAllocation(card(index).uuid, memory_gib * GIB, cores)
+def entry(key: str = "0" * 16, memory_gib: int = 4, cores: int = 0) -> TenantRecord:
+    allocation = CardAllocation(card().uuid, memory_gib * GIB, cores)
     return TenantRecord(
         key=key,
         state="reserved",

@@ -42,7 +42,6 @@ def hold(
     number: int,
     held_bytes: int,
     *,
-    card: int = 0,
     contexts: int = 0,
     pool_kept_bytes: int = 0,
     kinds: Mapping[int, int] = _NOTHING,
@@ -50,7 +49,7 @@ def hold(
     imported_bytes: int = 0,
 ) -> None:
     """Write what process `number` holds; `kinds` is bytes by abi.KIND_..., all within `held`."""
-    base = abi.status_usage_offset(card)
+    base = abi.status_usage_offset(0)
     words = {
         abi.USAGE_HELD: held_bytes,
         abi.USAGE_EXPORTED: exported_bytes,

@@ -15,21 +15,18 @@ import pytest
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe.non_tenant import container_of
 from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
-from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.rows import card_rows
-from gpushare.protocol import HostProcessGrant
 
 from . import fakes, registered
 from .busy_card import CARD, CONTEXT, BusyCard, BusyProcess, BusyTenant
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
-from .operations import opened
+from .operations import bound, opened
 
 #: Of 25 faults that were put into the judgement it finds nine, each within 900.
 LOOKS = 1_000
@@ -344,43 +341,26 @@ def test_unaccounted_memory_is_shown_and_reported_if_it_lasts(
     assert CARD in lone.node.observed.unattributed
 
 
-@pytest.fixture
-def lying_driver() -> FakeDriver:
-    return FakeDriver()
-
-
-@pytest.fixture
-def lying_node(tmp_path: Path, lying_driver: FakeDriver) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path, lying_driver) as made:
-        yield made
-
-
-def started(
-    lying_node: FakeDaemon, program: FakeProcess, **quota: str
-) -> tuple[HostProcessGrant, Pages]:
-    tenant = opened(lying_node, **quota)
-    bind(tenant["key"], tenant["id"], program.pid, 0, lying_node)
-    process = processes.find_process(program.pid)
-    assert process is not None
-    pages = lying_node.tenants.pages[tenant["key"]]
-    registered.register(pages.status.fd, 0, program.pid, process.starttime)
-    return tenant, pages
-
-
 def test_a_well_timed_lower_claim_does_not_reduce_the_drivers_figure(
-    lying_node: FakeDaemon, lying_driver: FakeDriver, program: FakeProcess
+    tmp_path: Path, program: FakeProcess
 ) -> None:
     """Claimed before each look at the driver and withdrawn after it, overhead is never seen."""
-    _, pages = started(lying_node, program, memory="4GiB")
-    lying_driver.uses = {CARD: (ProcessUse(program.pid, 60 * GIB),)}
-    lying_driver.during = lambda: registered.hold(pages.status.fd, 0, GIB)
-    with registered.life(pages.status.fd, 0):
-        for _ in range(4):
-            registered.hold(pages.status.fd, 0, 60 * GIB)
-            lying_node.sampler.look()
-    with pytest.raises(NoRoom, match=r"has 80 of 140 GiB available \(train 4 and 56 above it\)"):
-        opened(lying_node, memory="81GiB")
-    opened(lying_node, memory="80GiB")
+    driver = FakeDriver()
+    with fakes.node(tmp_path, driver) as node:
+        tenant = bound(node, program, memory="4GiB")
+        status = node.tenants.pages[tenant["key"]].status.fd
+        process = processes.find_process(program.pid)
+        assert process is not None
+        registered.register(status, 0, program.pid, process.starttime)
+        driver.uses = {CARD: (ProcessUse(program.pid, 60 * GIB),)}
+        driver.during = lambda: registered.hold(status, 0, GIB)
+        with registered.life(status, 0):
+            for _ in range(4):
+                registered.hold(status, 0, 60 * GIB)
+                node.sampler.look()
+        with pytest.raises(NoRoom, match=r"80 of 140 GiB available \(train 4 and 56 above it\)"):
+            opened(node, memory="81GiB")
+        opened(node, memory="80GiB")
 
 
 ID = "4f5e6d7c8b9a" + "0" * 52

@@ -468,7 +468,7 @@ class Tree:
                 file.write(f"{pid}\n")
 
 
-@pytest.fixture(params=[V1, V2, HYBRID], ids=["v1", "v2", "hybrid"])
+@pytest.fixture(params=[V1, V2, HYBRID])
 def tree(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     made = Tree(tmp_path, request.param)
     monkeypatch.setattr(processes, "cgroups_of", lambda pid: made.paths.get(pid, {}))
@@ -497,25 +497,20 @@ def test_a_containers_cgroup_is_found_as_each_runtime_names_it(tree: Tree, path:
     assert found(tree, tenant(tree, path)) == wanted(tree, path)
 
 
-def test_another_path_in_the_hierarchy_of_the_freezer_is_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = Tree(tmp_path, HYBRID)
-    monkeypatch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
+@pytest.mark.parametrize("tree", [HYBRID], indirect=True)
+def test_another_path_in_the_hierarchy_of_the_freezer_is_looked_up(tree: Tree) -> None:
     tree.put(7, {"devices": "/docker/a", "freezer": "/elsewhere/a", "": "/user.slice"})
     tree.put(8, {"devices": "/", "freezer": "/", "": "/user.slice"})
     assert found(tree, tenant(tree, "/docker/a")) == ["freezer:/elsewhere/a"]
 
 
-@pytest.mark.parametrize("hierarchies", [V1, HYBRID])
+@pytest.mark.parametrize("tree", [V1, HYBRID], indirect=True)
 def test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: tuple[str, ...]
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its own hierarchy it is alone; in those that freeze it is beside its shim."""
-    tree = Tree(tmp_path, hierarchies)
-    monkeypatch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
     monkeypatch.setattr(processes, "name_of", lambda pid: f"program-{pid}")
-    shared = dict.fromkeys(hierarchies[1:], "/shared")
+    shared = dict.fromkeys(tree.hierarchies[1:], "/shared")
     tree.put(7, {"devices": "/docker/a", **shared})
     tree.put(8, {"devices": "/", **shared})
     with pytest.raises(
@@ -524,14 +519,12 @@ def test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name(
         found(tree, tenant(tree, "/docker/a"))
 
 
-def test_a_cgroup_that_leaves_one_of_its_processes_out_is_refused(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, V1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
-        tree.put(7, "/docker/a")
-        tree.put(8, {"devices": "/docker/a", "freezer": "/"})
-        with pytest.raises(CannotFreeze, match="does not contain its process 8"):
-            found(tree, tenant(tree, "/docker/a"))
+@pytest.mark.parametrize("tree", [V1], indirect=True)
+def test_a_cgroup_that_leaves_one_of_its_processes_out_is_refused(tree: Tree) -> None:
+    tree.put(7, "/docker/a")
+    tree.put(8, {"devices": "/docker/a", "freezer": "/"})
+    with pytest.raises(CannotFreeze, match="does not contain its process 8"):
+        found(tree, tenant(tree, "/docker/a"))
 
 
 def test_the_root_cgroup_belongs_to_no_tenant(tree: Tree) -> None:

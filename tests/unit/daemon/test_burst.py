@@ -20,7 +20,6 @@ from gpushare.daemon import limits
 from gpushare.daemon.audit.judge import Judge
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.limits import (
     STEP_BYTES,
     burst_limits,
@@ -30,7 +29,6 @@ from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
@@ -42,6 +40,7 @@ from . import fakes, registered
 from .bundles import BundleToCreate
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
 from .operations import entry_of, opened, tenant_rows
+from .test_queue import take
 
 
 def bursting(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> HostProcessGrant:
@@ -49,6 +48,7 @@ def bursting(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> 
 
 
 def uses(node: FakeDaemon, tenant: HostProcessGrant, gib: float) -> None:
+    """Let a process of the tenant hold so much by its own page."""
     fd = node.tenants.pages[tenant["key"]].status.fd
     registered.register(fd, 0, os.getpid(), 1)
     registered.hold(fd, 0, int(gib * GIB))
@@ -335,16 +335,10 @@ def test_whatever_it_claims_all_commands_show_the_same(host_node: FakeDaemon) ->
     assert row["used_bytes"] == part["used_bytes"] == metric["cards"][0]["used_bytes"] == most
 
 
-def ticket(node: FakeDaemon, **quota: str) -> TicketRecord:
-    applicant = Applicant("job", 0, os.getpid(), is_rootless=False)
-    source = TicketSource({"memory": "4GiB", **quota}, {}, {})
-    return node.decide.run(lambda: node.tickets.take(applicant, source)[0])
-
-
 def test_a_grant_of_the_queue_reserves_host_memory(host_node: FakeDaemon) -> None:
     opened(host_node, memory="4GiB", oversubscribe="host")
-    granted = ticket(host_node, oversubscribe="host:24GiB")
-    waiting = ticket(host_node, oversubscribe="host:16GiB")
+    granted, _ = take(host_node, "4GiB", oversubscribe="host:24GiB")
+    waiting, _ = take(host_node, "4GiB", oversubscribe="host:16GiB")
     assert (granted.is_granted, waiting.is_granted) == (True, False)
     assert f"ticket {granted.id} 24 GiB" in host_node.queue.reasons[waiting.id]
     with pytest.raises(NoRoom, match="56 GiB of 64 GiB"):
@@ -372,13 +366,6 @@ def test_nobody_gets_more_host_memory_than_the_node_gives_to_one(
 CARD = fakes.card(0).uuid
 
 
-def reserves(node: FakeDaemon, tenant: HostProcessGrant, gib: int) -> None:
-    """Let a process of the tenant hold so much by its own page."""
-    fd = node.tenants.pages[tenant["key"]].status.fd
-    registered.register(fd, 0, os.getpid(), 1)
-    registered.hold(fd, 0, gib * GIB)
-
-
 def takes(node: FakeDaemon, gib: int) -> None:
     """Let a non-tenant use so much by the driver's figures, and take a sample."""
     driver = node.node.loaded()
@@ -389,7 +376,7 @@ def takes(node: FakeDaemon, gib: int) -> None:
 @pytest.fixture
 def victim(node: FakeDaemon) -> HostProcessGrant:
     tenant = opened(node, memory="40GiB", devices="0")
-    reserves(node, tenant, 30)
+    uses(node, tenant, 30)
     takes(node, 120)
     return tenant
 
@@ -439,9 +426,9 @@ def test_the_card_grants_no_more_burst_memory(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = opened(node, memory="40GiB", devices="0")
-    reserves(node, victim, 30)
+    uses(node, victim, 30)
     borrower = opened(node, memory="10GiB", memory_limit="100GiB", devices="0")
-    reserves(node, borrower, 15)
+    uses(node, borrower, 15)
     grant = node.tenants.pages[borrower["key"]].grant
     assert grant.limit_bytes(0) == 100 * GIB
     node.sampler.look()

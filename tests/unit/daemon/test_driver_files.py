@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
 from gpushare.daemon.lifecycle.driver_loader import link_devices
 from gpushare.daemon.limits import effective_isolation
-from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
@@ -146,18 +145,10 @@ H200_BESIDE = fakes.card(1).uuid
 REFUSE = Config(terms=RequestPolicy(compat="refuse"))
 
 
-@contextmanager
-def machine(
-    tmp_path: Path, config: Config | None = None, card: Card = H200
-) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path, FakeDriver(card), config=config or Config()) as made:
-        yield made
-
-
 def mixed(tmp_path: Path, config: Config | None = None) -> AbstractContextManager[FakeDaemon]:
     """Return a node with an H200, and a V100 that shares would be placed on: it is smaller."""
     cards = (replace(fakes.card(1), brand="nvidia", capability=(9, 0)), V100)
-    return fakes.node(tmp_path, FakeDriver(*cards), config=config or Config())
+    return fakes.node(tmp_path, FakeDriver(*cards), config)
 
 
 def placed(container: BundleToCreate, node: FakeDaemon) -> tuple[str, tuple[str, ...]]:
@@ -194,7 +185,7 @@ def test_a_card_that_an_image_does_not_fit_is_used_only_if_the_policy_lets_it(
 
 
 def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
-    with machine(tmp_path, REFUSE) as node:
+    with fakes.node(tmp_path, FakeDriver(H200), REFUSE) as node:
         container = BundleToCreate(tmp_path / "b", SHARE)
         lib = container.folder / "rootfs/usr/lib64"
         outside = tmp_path / "libcudart.so.14.0.1"
@@ -226,9 +217,6 @@ def test_the_hosts_user_of_a_container_is_what_its_namespace_maps() -> None:
 LIBRARIES = "rootfs/usr/lib/x86_64-linux-gnu"
 
 
-ASKED = "GPUSHARE_MEMORY=4GiB"
-
-
 class ImageNode:
     """A node, and the containers of an image that are created on it."""
 
@@ -238,7 +226,7 @@ class ImageNode:
 
     def made(self, identity: str, *env: str, **changes: Any) -> BundleToCreate:
         container = BundleToCreate(
-            self.folder / identity, ASKED, *env, identity=identity, **changes
+            self.folder / identity, SHARE, *env, identity=identity, **changes
         )
         (container.folder / LIBRARIES).mkdir(parents=True)
         (container.folder / LIBRARIES / "libc.so.6").write_text("libc")
@@ -287,7 +275,7 @@ def test_two_containers_of_an_image_get_the_same_edits(image: ImageNode) -> None
     [
         (("NVIDIA_DRIVER_CAPABILITIES=all",), {}),
         ((), {"mounts": [{"destination": "/data", "type": "bind", "options": ["rbind"]}]}),
-        ((), {"process": {"args": ["other"], "env": [ASKED], "cwd": "/"}}),
+        ((), {"process": {"args": ["other"], "env": [SHARE], "cwd": "/"}}),
     ],
 )
 def test_a_container_that_asks_for_more_is_looked_at(
@@ -385,7 +373,7 @@ def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
 TOP = "/opt/gpushare"
 
 
-PROCESS = {"args": ["sh"], "env": ["PATH=/bin", "GPUSHARE_MEMORY=4GiB"], "cwd": "/"}
+PROCESS = {"args": ["sh"], "env": ["PATH=/bin", SHARE], "cwd": "/"}
 
 
 class MountedTrees:
@@ -400,25 +388,17 @@ class MountedTrees:
 
 
 @pytest.fixture
-def tree_node(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path / "node") as made:
-        yield made
-
-
-@pytest.fixture
-def trees(tree_node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> MountedTrees:
+def trees(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> MountedTrees:
     made = MountedTrees()
-    monkeypatch.setattr(tree_node.mounts, "library_tree", made.library_tree)
+    monkeypatch.setattr(node.mounts, "library_tree", made.library_tree)
     return made
 
 
-def top_mount(folder: Path, tree_node: FakeDaemon, *env: str, **changes: Any) -> dict[str, Any]:
+def top_mount(folder: Path, node: FakeDaemon, **changes: Any) -> dict[str, Any]:
     """Create a container of one and the same image; return its mount at TOP."""
-    container = BundleToCreate(
-        folder, "GPUSHARE_MEMORY=4GiB", *env, identity=folder.name, **changes
-    )
+    container = BundleToCreate(folder, SHARE, identity=folder.name, **changes)
     (container.folder / "rootfs/usr/lib64/libc.so.6").write_text("libc")
-    container.create(tree_node)
+    container.create(node)
     found: dict[str, dict[str, Any]] = {
         mount["destination"]: mount for mount in container.document()["mounts"]
     }
@@ -437,25 +417,25 @@ def top_mount(folder: Path, tree_node: FakeDaemon, *env: str, **changes: Any) ->
 )
 @pytest.mark.usefixtures("trees")
 def test_a_container_that_cannot_have_it_gets_single_mounts(
-    tree_node: FakeDaemon, tmp_path: Path, changes: dict[str, Any]
+    node: FakeDaemon, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    assert top_mount(tmp_path / "first", tree_node)["type"] == "bind"
-    assert top_mount(tmp_path / "second", tree_node, **changes)["type"] == "tmpfs"
+    assert top_mount(tmp_path / "first", node)["type"] == "bind"
+    assert top_mount(tmp_path / "second", node, **changes)["type"] == "tmpfs"
 
 
 def test_without_a_tree_a_container_gets_single_mounts(
-    tree_node: FakeDaemon,
+    node: FakeDaemon,
     trees: MountedTrees,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    top_mount(tmp_path / "first", tree_node)
-    monkeypatch.setattr(tree_node.mounts, "library_tree", fakes.no_space)
-    assert top_mount(tmp_path / "second", tree_node)["type"] == "tmpfs"
+    top_mount(tmp_path / "first", node)
+    monkeypatch.setattr(node.mounts, "library_tree", fakes.no_space)
+    assert top_mount(tmp_path / "second", node)["type"] == "tmpfs"
     assert "library-tree-failed" in capfd.readouterr().err
-    monkeypatch.setattr(tree_node.mounts, "library_tree", trees.library_tree)
-    assert top_mount(tmp_path / "third", tree_node)["source"] == str(trees.path)
+    monkeypatch.setattr(node.mounts, "library_tree", trees.library_tree)
+    assert top_mount(tmp_path / "third", node)["source"] == str(trees.path)
 
 
 def test_a_node_of_the_driver_gets_the_link_by_which_systemd_finds_it(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from gpushare.daemon.policy import (
     CHOICES,
     FROZEN_LOOKS,
     GRACE_NS,
-    SPARED_NS,
     Action,
     Choice,
     Entitlement,
@@ -36,7 +35,6 @@ from gpushare.daemon.policy import (
     allowed_percent,
     entitlement,
     next_step,
-    spared,
 )
 
 from .fakes import GIB, MIB
@@ -145,15 +143,6 @@ def test_a_sample_without_figures_restarts_the_count() -> None:
 def test_an_operator_that_chooses_less_lets_it_go_on() -> None:
     state, _ = climb("freeze", FAR, FAR, FAR)
     assert next_step(SECOND, FAR, state, "warn")[1] == ("thaw",)
-
-
-def test_a_resumed_tenant_has_a_minute() -> None:
-    frozen, _ = climb("freeze", FAR, FAR, FAR)
-    resumed = spared(frozen, SECOND + SPARED_NS)
-    state, done = climb("freeze", *[FAR] * 244, state=resumed)  # to 60.75 s
-    assert (state.level, done) == ("detected", [])
-    state, done = climb("freeze", *[FAR] * 245, state=resumed)
-    assert (state.level, done) == ("frozen", ["freeze"])
 
 
 SIZES = st.integers(0, 16 * GIB)

@@ -52,11 +52,8 @@ SLOW = CheckpointError("lock: CUDA_ERROR_NOT_READY", 600)
 
 @pytest.fixture
 def made(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvictableNode]:
-    found = evictable.make(node, monkeypatch)
-    with found.lives:
+    with evictable.running(node, monkeypatch) as found:
         yield found
-    for tenant in found.tenants:
-        found.end(tenant)
 
 
 def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> None:

@@ -357,8 +357,8 @@ def cordon_node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDa
         yield made
 
 
-def ask_node(node: FakeDaemon, op: str, uid: int = 0, **fields: Any) -> list[dict[str, object]]:
-    answer = node.ask(op, uid, **fields)
+def ask_node(node: FakeDaemon, op: str, **fields: Any) -> list[dict[str, object]]:
+    answer = node.ask(op, **fields)
     return answer if isinstance(answer, list) else [answer["card"]]
 
 

@@ -51,10 +51,9 @@ def take(
     *,
     uid: int = 0,
     pid: int = 0,
-    wait: float | None = None,
     **quota: str,
 ) -> tuple[TicketRecord, str]:
-    applicant = Applicant(f"job-{memory}", uid, pid or os.getpid(), uid != 0, wait_seconds=wait)
+    applicant = Applicant(f"job-{memory}", uid, pid or os.getpid(), uid != 0)
     asked = {
         key.strip("_").replace("_", "-"): text for key, text in {"memory": memory, **quota}.items()
     }
@@ -279,19 +278,14 @@ def test_a_card_that_a_request_may_not_use_is_not_withheld_for_it() -> None:
 
 @pytest.fixture
 def made(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvictableNode]:
-    found = evictable.make(node, monkeypatch)
-    with found.lives:
+    with evictable.running(node, monkeypatch) as found:
         found.tenant(gib=130, devices="1")
         yield found
-    for tenant in found.tenants:
-        found.end(tenant)
 
 
 def take_ticket(made: EvictableNode, memory: str, **quota: str) -> TicketRecord:
     node = made.node
-    applicant = Applicant(f"job-{memory}", 0, os.getpid(), is_rootless=False)
-    source = TicketSource({"memory": memory, **quota}, {}, {})
-    ticket, _ = node.decide.run(lambda: node.tickets.take(applicant, source))
+    ticket, _ = node.decide.run(lambda: take(node, memory, uid=0, pid=0, **quota))
     made.settle()
     return ticket
 
@@ -313,9 +307,9 @@ def waits(made: EvictableNode, tenant: EvictableTenant) -> None:
     made.settle()
 
 
-def blocked(made: EvictableNode, *, class_: str = "offline") -> tuple[EvictableTenant, str]:
+def blocked(made: EvictableNode) -> tuple[EvictableTenant, str]:
     """A container of 100 GiB that waits for its restore, and the key of one that has its room."""
-    tenant = made.tenant(gib=100, class_=class_)
+    tenant = made.tenant(gib=100)
     made.node.evictions.evict(tenant.key)
     other = opened(made.node, memory="100GiB", devices="0")["key"]
     waits(made, tenant)

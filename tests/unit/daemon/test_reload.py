@@ -141,10 +141,10 @@ ACK = "node label ack.node.gpu.schedule"
 
 
 @contextmanager
-def labelled(folder: Path, text: str = "", cards: int = 2) -> Iterator[FakeDaemon]:
+def labelled(folder: Path, text: str = "") -> Iterator[FakeDaemon]:
     """A daemon that is started with `text` in its configuration."""
     write(folder / "gpushare.yaml", text)
-    driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
+    driver = FakeDriver(fakes.card(0), fakes.card(1))
     file = configuration.load(folder / "gpushare.yaml")
     with fakes.node(folder, driver, file) as made:
         made.node.config = file.labelled(node_settings(made.node.labels))

@@ -62,9 +62,9 @@ class SampledTenant:
             told.append(self.pages.grant.overhead_bytes(0) // MIB)
         return told
 
-    def uses(self, size: int | None, *others: ProcessUse, is_mps: bool = False) -> None:
+    def uses(self, size: int | None, *others: ProcessUse) -> None:
         """Have the driver say so of its process."""
-        self.driver.uses = {CARD: (ProcessUse(self.child, size, 40, is_mps=is_mps), *others)}
+        self.driver.uses = {CARD: (ProcessUse(self.child, size, 40), *others)}
 
     @property
     def usage(self) -> UsageView:

@@ -71,21 +71,6 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
     ]
 
 
-def test_memory_still_used_after_a_shrink_is_not_reserved_again(
-    node: FakeDaemon, program: FakeProcess
-) -> None:
-    tenant = bound(node, program, memory="100GiB", devices="0")
-    fd = node.tenants.pages[tenant["key"]].status.fd
-    registered.register(fd, 0, program.pid, 1)
-    registered.hold(fd, 0, 60 * GIB)
-    with registered.life(fd, 0):
-        set_quota(entry_of(node, tenant), {"memory": "10GiB"}, node)
-    with pytest.raises(NoRoom, match=r"has 80 of 140 GiB available \(train 10 and 50 above it\)"):
-        opened(node, memory="81GiB", devices="0")
-    registered.hold(fd, 0, 20 * GIB)
-    opened(node, memory="81GiB", devices="0")
-
-
 def test_an_impossible_claim_blocks_no_placement(node: FakeDaemon, program: FakeProcess) -> None:
     tenant = bound(node, program, memory="4GiB", devices="0")
     fd = node.tenants.pages[tenant["key"]].status.fd
