@@ -31,7 +31,7 @@
 
 /* What would remain of a limit, or replace it, if gpushared grants none. */
 static const char *const owned[] = {
-	PIPES, PERCENTAGE, PINNED, PRIORITY, "CUDA_MPS_SM_PARTITION", "CUDA_MPS_PROTOCOL_VERSION"};
+	PIPES, PERCENTAGE, PINNED, PRIORITY, "CUDA_MPS_PROTOCOL_VERSION"};
 #define OWNED (sizeof(owned) / sizeof(owned[0]))
 
 static char reason[512];

@@ -52,7 +52,6 @@ class MpsCardState:
     """The control daemon of one card."""
 
     fault: str = ""  # why no container can join; "": they can
-    pid: int = 0
     server_state: str = ""  # as NVIDIA names it; "": no server runs
     # By tenant:
     grants: Mapping[str, MpsGrant] = field(default_factory=dict)

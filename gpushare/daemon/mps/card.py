@@ -24,8 +24,8 @@ import ctypes
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from gpushare.daemon.cards.mps_state import (
     MpsRefused,
 )
 from gpushare.daemon.core.log import log
-from gpushare.daemon.mps.control import MpsControl, MpsError, MpsProcess, TenantLimits
+from gpushare.daemon.mps.control import MpsControl, MpsError, TenantLimits
 from gpushare.daemon.mps.runner import OUTPUT, ControlRunner
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
@@ -93,10 +93,7 @@ class CardServer:
             self._restore(control, list(self._settings.values()))
         if control is not None and not change:
             self._look_at_clients(control)
-        self._set(
-            fault=self.runner.fault or self.distrust(),
-            pid=self.runner.pid,
-        )
+        self._set(fault=self.runner.fault or self.distrust())
 
     def admit(self, key: str, uid: int) -> MpsGrant:
         """Make a tenant a client of the server, and return what it needs; MpsRefused."""
@@ -109,7 +106,7 @@ class CardServer:
         self._refuse_other_user(key, uid)
         try:
             return self._add(control, self._settings_of(record, uid))
-        except (MpsError, OSError, ValueError) as error:
+        except (MpsError, OSError) as error:
             raise MpsRefused(
                 f"{record.title} cannot be a client of the MPS server of card {self._card.index}: "
                 f"{error}; see gpushare doctor"
@@ -126,7 +123,7 @@ class CardServer:
             try:
                 if wanted != before:
                     self._add(control, wanted)
-            except (MpsError, OSError, ValueError) as error:
+            except (MpsError, OSError) as error:
                 place = {**record.named, "card": self._card.uuid}
                 log("mps-limits-not-changed", "warning", **place, error=str(error))
 
@@ -137,7 +134,7 @@ class CardServer:
         self._clients.forget(key)
         try:
             if self.runner.control is not None:
-                self.runner.control.remove(key)
+                self.runner.control.enforce(self._limits(self._settings))
         except MpsError as error:
             self._log_failure(error)  # the next container that comes or ends sets the limits
         grants = {other: grant for other, grant in self.state.grants.items() if other != key}
@@ -153,8 +150,9 @@ class CardServer:
         if control is None:
             return
         try:
-            for client in self._clients.of_tenant(control.clients(), key):
-                control.terminate(client)
+            for client, server in control.clients().items():
+                if self._clients.owner(client) == key:
+                    control.terminate(client, server)
         except MpsError as error:
             self._log_failure(error)
 
@@ -172,14 +170,15 @@ class CardServer:
         for settings in known:
             try:
                 self._add(control, settings)
-            except (MpsError, OSError, ValueError) as error:
+            except (MpsError, OSError) as error:
                 self._log_failure(error)
         for key in self._settings.keys() - self._ledger.entries.keys():
             self.release(key)
         self._keep()
 
     def _settings_of(self, record: TenantRecord, uid: int) -> MpsSettings:
-        return settings_of(record, uid, self._node.policy_of(self._card.uuid))
+        policy = self._node.policy_of(self._card.uuid)
+        return MpsSettings(record.key, uid, limits_of(record, policy))
 
     def _refuse_other_user(self, key: str, uid: int) -> None:
         """Refuse whom the server does not serve beside another container: MpsRefused."""
@@ -213,8 +212,8 @@ class CardServer:
 
     def _add(self, control: MpsControl, settings: MpsSettings) -> MpsGrant:
         """Set a container's limits; MpsError."""
-        limits, folders = limits_of(settings), self.runner.folders
-        control.add(settings.key, limits, settings.uid)
+        limits, folders = settings.limits, self.runner.folders
+        control.enforce(self._limits({**self._settings, settings.key: settings}))
         grant = MpsGrant(
             folder=str(folders.clients),
             shared_memory=str(folders.shared_memory),
@@ -229,17 +228,22 @@ class CardServer:
         self._keep()
         return grant
 
+    @staticmethod
+    def _limits(settings: Mapping[str, MpsSettings]) -> list[TenantLimits]:
+        return [each.limits for each in settings.values()]
+
     def _look_at_clients(self, control: MpsControl) -> None:
         if not self.state.grants:
             return
         try:
-            self._publish_state(self._clients.look(control, self.state))
+            limits = self._limits(self._settings)
+            self._publish_state(self._clients.look(control, self.state, limits))
         except (MpsError, OSError) as error:
             self._log_failure(error)
 
     def _keep(self) -> None:
         """Write what a later gpushared has to know of the containers."""
-        self.runner.keep([vars(settings) for settings in self._settings.values()])
+        self.runner.keep([asdict(settings) for settings in self._settings.values()])
 
     def _set(self, **changes: Any) -> None:
         """Publish what has changed."""
@@ -254,41 +258,37 @@ class CardServer:
 def _kept_settings(kept: Iterable[dict[str, Any]]) -> Iterator[MpsSettings]:
     """Yield each tenant's settings as `_keep` has written them, but for anything else."""
     for settings in kept:
-        with contextlib.suppress(TypeError):
-            yield MpsSettings(**settings)
+        with contextlib.suppress(TypeError, LookupError, ValueError):
+            limits = TenantLimits(**settings["limits"])
+            yield MpsSettings(str(settings["key"]), int(settings["uid"]), limits)
 
 
 @dataclass(frozen=True)
 class MpsSettings:
-    """The quota of a tenant, as far as its limits follow from it."""
+    """What is set for a tenant."""
 
     key: str
     uid: int  # the host's
-    memory_bytes: int
-    cores: int  # 0 without a ceiling
-    priority: int
+    limits: TenantLimits
 
 
-def settings_of(record: TenantRecord, uid: int, card_policy: str) -> MpsSettings:
-    """Return the settings of a tenant with a share of one card, whose policy the operator set."""
+def limits_of(record: TenantRecord, card_policy: str) -> TenantLimits:
+    """Return the limits of a tenant with a share of one card, whose policy the operator set."""
     [allocation] = record.allocations
     is_capped = record.policy_on(allocation, card_policy) == FIXED
-    return MpsSettings(
-        record.key,
-        uid,
+    return TenantLimits(
         allocation.burst_limit_bytes,
-        allocation.cores if is_capped else 0,
+        (allocation.cores if is_capped else 0) or 100,
         priority=int(record.class_ != "online" and record.priority > DEFAULT_PRIORITY),
     )
 
 
-def limits_of(settings: MpsSettings) -> TenantLimits:
-    """Return the limits for the control daemon."""
-    return TenantLimits(settings.memory_bytes, settings.cores or 100, settings.priority)
-
-
-_FAULT: Final = re.compile(r"fault|fatal|exception", re.IGNORECASE)
-_CLIENT: Final = re.compile(r"client[^0-9\n]{0,16}([0-9]+)", re.IGNORECASE)
+#: No command, whose text is any client's.
+_CULPRIT: Final = re.compile(
+    r"\[[^\]]*\] (?!Cmd:|Unknown command)(?=.*\b(?:fault|fatal|exception)\b)"
+    r".*?\bclient\b[^0-9]{0,16}([0-9]+)",
+    re.IGNORECASE,
+)
 _MOST_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 64 << 10  # of what was read
 _PUNCH_HOLE: Final = 3  # FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE
@@ -318,8 +318,8 @@ class ControlLog:
 
     def culprits(self) -> list[int]:
         """Return the PIDs that new lines name as the cause of a fault; the same until `keep`."""
-        faults = filter(_FAULT.search, self._new_text().splitlines())
-        return [int(named[1]) for line in faults if (named := _CLIENT.search(line))]
+        named = map(_CULPRIT.match, self._new_text().splitlines())
+        return [int(one[1]) for one in named if one]
 
     def keep(self) -> None:
         """Note that the lines have been reported; OSError."""
@@ -396,18 +396,18 @@ class ClientWatch:
         """Forget a tenant that has ended."""
         self._owners = {pid: owner for pid, owner in self._owners.items() if owner != key}
 
-    def of_tenant(self, clients: Sequence[MpsProcess], key: str) -> list[MpsProcess]:
-        """Return those of `clients` that are a tenant's."""
-        listed = self._listed()
-        return [client for client in clients if self._owner(client, listed) == key]
+    def owner(self, client: int) -> str:
+        """Return the tenant of a client, "" if it is unknown."""
+        return self._listed().get(client) or self._owners.get(client, "")
 
-    def look(self, control: MpsControl, before: MpsCardState) -> MpsCardState:
+    def look(
+        self, control: MpsControl, before: MpsCardState, limits: Collection[TenantLimits]
+    ) -> MpsCardState:
         """Return the card's state after a look at servers and clients; MpsError."""
-        servers, clients, listed = control.servers(), control.clients(), self._listed()
-        states = [server.state.upper() for server in servers]
-        is_faulted = _FAULT_STATE in states
-        owners = {client.pid: owner for client in clients if (owner := self._owner(client, listed))}
-        if changed := control.enforce([server.pid for server in servers]):
+        servers, clients = control.servers(), control.clients()
+        is_faulted = _FAULT_STATE in servers.values()
+        owners = {client: owner for client in clients if (owner := self.owner(client))}
+        if changed := control.enforce(limits, [*servers]):
             log("mps-limits-changed", "warning", card=self._card.uuid, found=changed)
         culprits, losses = self._log.culprits(), before.losses
         if culprits or (is_faulted and not self._is_faulted):
@@ -421,9 +421,9 @@ class ClientWatch:
         self._owners, self._is_faulted = owners, is_faulted or bool(culprits)
         return replace(
             before,
-            server_state=_FAULT_STATE if is_faulted else next(iter(states), ""),
+            server_state=_FAULT_STATE if is_faulted else next(iter(servers.values()), ""),
             losses=losses,
-            bypasses=self._bypassing(frozenset(client.pid for client in clients)),
+            bypasses=self._bypassing(clients),
         )
 
     def _fault(self, culprits: Sequence[int], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
@@ -454,9 +454,6 @@ class ClientWatch:
             losses[culprit] = MpsLoss(f"process {pid} of it had a fatal fault", now)
         return losses
 
-    def _owner(self, client: MpsProcess, listed: Mapping[int, str]) -> str:
-        return listed.get(client.pid) or self._owners.get(client.pid, "")
-
     def _listed(self) -> dict[int, str]:
         """Return the tenants of the processes that the driver lists, by PID."""
         return {
@@ -466,7 +463,7 @@ class ClientWatch:
             if uuid == self._card.uuid
         }
 
-    def _bypassing(self, clients: frozenset[int]) -> dict[str, int]:
+    def _bypassing(self, clients: Collection[int]) -> dict[str, int]:
         """Return the tenants with a process that uses the card and is no client, and that process.
 
         Neither the control daemon nor the driver lists it as one, several looks in a row.

@@ -6,7 +6,7 @@
     control = MpsControl(program)
     while not control.is_ready(): ...
     limits = TenantLimits(memory_bytes, cores_percent)
-    control.add(key, limits, uid)
+    control.enforce([limits])
     # mount pipe_folder; CUDA_MPS_PIPE_DIRECTORY=<where it is mounted>, and limits.variables
 
 One control daemon per card: a server with several cards refuses new clients on all of them after a
@@ -22,7 +22,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +39,6 @@ SLOW_SECONDS: Final = 1.0
 MIB: Final = 1 << 20
 
 _DEVICE: Final = "0"  # the daemon has one card
-
-#: The longest path of a socket, with the byte that ends it: unix(7). A control daemon whose paths
-#: are longer does not start, and does not say why.
-_SOCKET_PATH: Final = 108
 
 
 class MpsError(Exception):
@@ -80,15 +76,6 @@ class ControlProgram:
             "CUDA_MPS_LOG_DIRECTORY": str(self.log_folder),
             "CUDA_MPS_PROTOCOL_VERSION": "2",
         }
-
-    def check_path(self) -> None:
-        """Refuse a folder whose socket `control` would have too long a path; MpsError."""
-        path = self.pipe_folder / "control"
-        if len(str(path).encode()) >= _SOCKET_PATH:
-            raise MpsError(
-                f"{path}: a socket's path has at most {_SOCKET_PATH - 1} bytes. Use a shorter "
-                "state directory."
-            )
 
     def run(
         self, commands: str, seconds: float = COMMAND_SECONDS, *, may_fail: bool = False
@@ -174,15 +161,6 @@ class TenantLimits:
     cores_percent: int  # 1 to 100, a ceiling and no reservation
     priority: int = 0  # 0 (normal) or 1 (below normal), a hint
 
-    def __post_init__(self) -> None:
-        """Refuse what no control daemon takes; ValueError."""
-        if self.memory_bytes <= 0:
-            raise ValueError(f"memory_bytes: {self.memory_bytes} is not positive")
-        if not 1 <= self.cores_percent <= 100:
-            raise ValueError(f"cores_percent: {self.cores_percent} is not from 1 to 100")
-        if self.priority not in (0, 1):
-            raise ValueError(f"priority: {self.priority} is neither 0 nor 1")
-
     @property
     def memory_mib(self) -> int:
         """The memory limit in whole MiB, the unit of the control daemon: never above the quota."""
@@ -209,28 +187,11 @@ class TenantLimits:
         }
 
 
-@dataclass(frozen=True)
-class MpsServerState:
-    """A server of a control daemon."""
-
-    pid: int
-    state: str  # INITIALIZING, ACTIVE or FAULT; UNKNOWN from a driver before 550
-
-
-@dataclass(frozen=True)
-class MpsProcess:
-    """A client of a server."""
-
-    pid: int  # as the host counts
-    server_pid: int
-
-
 class MpsControl:
     """A control daemon with one server for all containers, commanded on its standard input.
 
     Its limits are those of the container with the largest ones; the smaller ones of the others are
-    in `TenantLimits.variables`. It keeps nothing: one that has been started again is told of its
-    containers with `add`, and so is one that has outlived gpushared.
+    in `TenantLimits.variables`.
 
     Every method blocks until its command has ended, at most COMMAND_SECONDS each (`terminate`:
     TERMINATE_SECONDS), and raises MpsError; call them from one thread, which nothing waits for.
@@ -242,7 +203,6 @@ class MpsControl:
 
     def __init__(self, program: ControlProgram) -> None:
         self.program = program
-        self._tenants: dict[str, tuple[TenantLimits, int]] = {}  # with the host's user
 
     def is_ready(self) -> bool:
         """Whether it answers commands."""
@@ -251,93 +211,54 @@ class MpsControl:
         except MpsError:
             return False
 
-    def add(self, name: str, limits: TenantLimits, uid: int) -> None:
-        """Add a container of a user of the host, or set other limits for it.
+    def enforce(self, every: Collection[TenantLimits], servers: Sequence[int] | None = None) -> str:
+        """Have the limits of the largest container in force; return what they were if not.
 
-        They are those of processes that start afterwards. On MpsError, they are what they were.
+        They are those of processes that start afterwards. Somebody else may have changed them: root
+        of a container commands the control daemon, and before 550 every user. A priority is each
+        client's own: it is a hint, and older drivers have no default for it. MpsError.
         """
-        self.program.check_path()
-        self._check_user(name, uid)
-        before = dict(self._tenants)
-        self._tenants[name] = (limits, uid)
-        if self._tenants == before:
-            return
-        try:
-            self._apply()
-        except MpsError:
-            self._tenants = before
-            raise
-
-    def remove(self, name: str) -> None:
-        """Lower the server's limits to those of the others; an unknown container is no error."""
-        if self._tenants.pop(name, None) is not None:
-            self._apply()
-
-    def _check_user(self, name: str, uid: int) -> None:
-        users = {user for other, (_, user) in self._tenants.items() if other != name}
-        if not self.program.multiuser and users - {uid}:
-            raise MpsError(
-                f"user {uid}: the MPS server of {self.program.uuid} serves user {min(users)} until "
-                "its containers have ended. Use one user, or the multi-user server."
-            )
-
-    # Limits: of the next server, and of those that run. They are those of the largest container.
-    # The priority is each client's own: it is a hint, and older drivers have no default for it.
-
-    def enforce(self, servers: Sequence[int]) -> str:
-        """Set limits again that somebody else has changed; return what they were, "" if none was.
-
-        Root of a container commands the control daemon, and before 550 every user.
-        """
-        wanted = self._wanted(servers)
-        if not wanted:
-            return ""
-        commands = "\n".join(f"get_{setting}" for setting, _ in wanted)
-        found = self.program.run(commands).splitlines()
-        read = [(setting, _read(text)) for (setting, _), text in zip(wanted, found, strict=False)]
-        if len(found) == len(wanted) and all(
-            _is(value, size) for (_, value), (_, size) in zip(wanted, read, strict=True)
-        ):
-            return ""
-        self._apply()
-        return ", ".join(found) or "none"
-
-    def _wanted(self, servers: Sequence[int]) -> list[tuple[str, str]]:
-        """Return the settings with their values."""
-        every = [limits for limits, _ in self._tenants.values()]
         if not every:
-            return []  # nobody has the folder
+            return ""  # nobody has the folder
+        servers = self._server_pids() if servers is None else servers
         cores = str(max(limits.cores_percent for limits in every))
         memory = f"{max(limits.memory_mib for limits in every)}M"
-        wanted = [
-            ("default_active_thread_percentage", cores),
-            (f"default_device_pinned_mem_limit {_DEVICE}", memory),
-        ]
-        for pid in servers:
-            wanted.append((f"active_thread_percentage {pid}", cores))
-            wanted.append((f"device_pinned_mem_limit {pid} {_DEVICE}", memory))
-        return wanted
+        wanted = {
+            "default_active_thread_percentage": cores,
+            f"default_device_pinned_mem_limit {_DEVICE}": memory,
+            **{f"active_thread_percentage {pid}": cores for pid in servers},
+            **{f"device_pinned_mem_limit {pid} {_DEVICE}": memory for pid in servers},
+        }
+        found = self._others(wanted)
+        if found:
+            commands = "\n".join(f"set_{setting} {value}" for setting, value in wanted.items())
+            self.program.run(commands)
+            left = self._others(wanted)
+            if left and not set(servers) - set(self._server_pids()):  # else one has ended
+                raise MpsError(f"{commands}: has no effect: {left}")
+        return found
 
-    def _apply(self) -> None:
-        """Set the limits; MpsError where they are not in force then."""
-        servers = self._server_pids() if self._tenants else []
-        for setting, value in self._wanted(servers):
-            text = self.program.run(f"set_{setting} {value}\nget_{setting}")
-            if _is(value, _read(text.splitlines()[-1] if text else "")):
-                continue
-            if setting.startswith("default") or servers == self._server_pids():
-                raise MpsError(f"set_{setting} {value}: has no effect: {text or 'no limit'}")
+    def _others(self, wanted: Mapping[str, str]) -> str:
+        """Return what is set if it is not `wanted`."""
+        found = self.program.run("\n".join(f"get_{setting}" for setting in wanted)).splitlines()
+        pairs = zip(wanted.values(), found, strict=False)
+        if len(found) == len(wanted) and all(_is(value, _read(text)) for value, text in pairs):
+            return ""
+        return ", ".join(found) or "no limit"
 
     # Servers and clients.
 
-    def servers(self) -> tuple[MpsServerState, ...]:
-        """Return the servers, which are one, or none."""
+    def servers(self) -> dict[int, str]:
+        """Return the state of each server, by its process: one, or none.
+
+        It is INITIALIZING, ACTIVE or FAULT; UNKNOWN from a driver before 550.
+        """
         found = {pid: self.program.run(f"get_server_status {pid}") for pid in self._server_pids()}
-        return tuple(
-            MpsServerState(pid, "UNKNOWN" if state.startswith("Unknown command") else state)
+        return {
+            pid: "UNKNOWN" if state.startswith("Unknown command") else state.upper()
             for pid, state in found.items()
             if "not found" not in state  # it has ended
-        )
+        }
 
     def _server_pids(self) -> list[int]:
         text = self.program.run("get_server_list")
@@ -346,8 +267,8 @@ class MpsControl:
         except ValueError as error:
             raise MpsError(f"get_server_list: {text}") from error
 
-    def clients(self) -> tuple[MpsProcess, ...]:
-        """Return what `ps` lists, a process once."""
+    def clients(self) -> dict[int, int]:
+        """Return the processes that `ps` lists, as the host counts, with those of their servers."""
         clients = {}
         for line in self.program.run("ps").splitlines():
             pid, _, server, *_ = [*line.split(maxsplit=3), "", "", ""]
@@ -355,18 +276,18 @@ class MpsControl:
                 continue
             if not pid.isdecimal() or not server.isdecimal():
                 raise MpsError(f"ps: {line}")
-            clients[int(pid)] = MpsProcess(int(pid), int(server))
-        return tuple(clients.values())
+            clients[int(pid)] = int(server)
+        return clients
 
-    def terminate(self, client: MpsProcess) -> None:
+    def terminate(self, client: int, server: int) -> None:
         """End a client's work; one that has ended already is no error.
 
         A client that is killed with work in flight can leave the server and the other clients in an
         undefined state ("When to Use MPS").
         """
-        command = f"terminate_client {client.server_pid} {client.pid}"
+        command = f"terminate_client {server} {client}"
         text = self.program.run(command, TERMINATE_SECONDS)
-        if text not in ("", "0") and any(other.pid == client.pid for other in self.clients()):
+        if text not in ("", "0") and client in self.clients():
             raise MpsError(f"{command}: {text}")
 
     def quit(self, seconds: float) -> None:

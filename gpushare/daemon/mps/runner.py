@@ -69,11 +69,6 @@ class ControlRunner:
         self._is_first = True
 
     @property
-    def pid(self) -> int:
-        """The process, 0 while none runs."""
-        return 0 if self._process is None else self._process.pid
-
-    @property
     def pidfd(self) -> int:
         """Readable once it has ended; -1 while none runs."""
         return -1 if self._process is None else self._process.pidfd
@@ -178,9 +173,7 @@ class ControlRunner:
                 self._failed(f"it does not answer{': ' if why else ''}{why}")
                 return False
             time.sleep(_POLL_SECONDS)
-        self._socket = self.folders.socket()
-        self.folders.link_socket(self._socket)
-        self.control, self.fault = control, ""
+        self._take(process, control)
         log(
             "mps-control-started",
             card=self._card.uuid,
@@ -188,6 +181,13 @@ class ControlRunner:
             multiuser=program.multiuser,
         )
         return True
+
+    def _take(self, process: ControlProcess, control: MpsControl) -> None:
+        """Go on with one that answers; its socket is linked now, or at the next look."""
+        self._process, self.control, self.fault = process, control, ""
+        self._socket = self.folders.socket()
+        with contextlib.suppress(OSError):
+            self.folders.link_socket(self._socket)
 
     def _mend_socket(self, process: ControlProcess) -> None:
         """Put the socket back that somebody has removed; without it, end the control daemon."""
@@ -225,10 +225,8 @@ class ControlRunner:
             process.kill()
             process.close()
             return False
-        self._process, self.control = process, control
-        self._socket = self.folders.socket()
+        self._take(process, control)
         self._backoff.note_start()
-        self.fault = ""
         log("mps-control-adopted", card=self._card.uuid, pid=process.pid)
         return True
 
@@ -264,15 +262,12 @@ class ControlRunner:
         pids = [process.pid for process in non_tenants if process.name.startswith(_NAME)]
         if not pids:
             return 0
-        own = {self.pid, *self._own_servers()}
+        own = {0 if self._process is None else self._process.pid}
+        if self.control is not None:
+            with contextlib.suppress(MpsError):
+                own |= self.control.servers().keys()
         parents = {pid: _parent(pid) for pid in pids}  # those that have ended are listed a while
         return next((pid for pid, of in parents.items() if of >= 0 and not own & {pid, of}), 0)
-
-    def _own_servers(self) -> list[int]:
-        try:
-            return [] if self.control is None else [server.pid for server in self.control.servers()]
-        except MpsError:
-            return []
 
 
 def _parent(pid: int) -> int:

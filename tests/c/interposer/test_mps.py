@@ -21,7 +21,7 @@ PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
-PARTITION = "CUDA_MPS_SM_PARTITION"
+PROTOCOL = "CUDA_MPS_PROTOCOL_VERSION"
 SYSTEM_NOT_READY = 802
 INIT = "print(cu.cuInit(0))"
 #: What the driver finds: Python's os.environ is a copy of what there was at the start.
@@ -203,9 +203,6 @@ def test_a_process_can_only_lower_its_priority(
     assert variable(client, PRIORITY) == found
 
 
-@pytest.mark.parametrize("name", [PARTITION, "CUDA_MPS_PROTOCOL_VERSION"])
-def test_a_process_chooses_neither_partition_nor_protocol(
-    client: ProgramContainer, name: str
-) -> None:
-    client.env[name] = "2"
-    assert variable(client, name) == ""
+def test_a_process_does_not_choose_the_protocol(client: ProgramContainer) -> None:
+    client.env[PROTOCOL] = "3"
+    assert variable(client, PROTOCOL) == ""

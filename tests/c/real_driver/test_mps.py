@@ -28,7 +28,6 @@ from tests.unit.daemon.test_mps_placement import configured
 from .mps_program import control_program, running, transcript
 
 MIB, GIB = 1 << 20, 1 << 30
-UID = 1000
 
 
 @pytest.fixture
@@ -53,33 +52,39 @@ def test_it_answers_as_in_the_transcript(control: MpsControl, real_driver: RealD
         assert (answer.splitlines() or [""])[0] == printed, command
 
 
-def test_any_size_is_a_limit_and_is_lowered_again(control: MpsControl) -> None:
-    sizes = {"a": 4608 * MIB, "b": 2000 * MIB, "c": GIB + 1, "d": 100 * MIB + 1, "e": 1023 * MIB}
-    for name, size in sizes.items():
-        control.add(name, TenantLimits(size, 30), UID)
-    control.add("a", TenantLimits(1536 * MIB, 40), UID)
-    control.remove("b")
-    control.remove("a")
-    shown = control.program.run("get_default_device_pinned_mem_limit 0")
-    assert shown == "1G"
-    for name in "cde":
-        control.remove(name)
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([4608 * MIB, 2000 * MIB], "4G"),
+        ([2000 * MIB, GIB + 1], "1G"),
+        ([100 * MIB + 1], "100M"),
+        ([1023 * MIB, 1536 * MIB], "1G"),
+    ],
+)
+def test_any_size_is_a_limit_and_the_largest_holds(
+    control: MpsControl, sizes: list[int], shown: str
+) -> None:
+    control.enforce([TenantLimits(9 * GIB, 100)])
+    limits = [TenantLimits(size, 30) for size in sizes]
+    assert control.enforce(limits) == "100.0, 9G"
+    assert control.program.run("get_default_device_pinned_mem_limit 0") == shown
+    assert control.enforce(limits) == ""
 
 
 def test_without_a_server_nothing_is_listed(control: MpsControl) -> None:
-    assert control.clients() == ()
-    assert control.servers() == ()
+    assert control.clients() == {}
+    assert control.servers() == {}
     assert control.enforce([]) == ""
 
 
 def test_limits_that_somebody_else_has_changed_are_set_again(control: MpsControl) -> None:
-    control.add("a", TenantLimits(4608 * MIB, 30), UID)
-    assert control.enforce([]) == ""
+    limits = [TenantLimits(4608 * MIB, 30)]
+    assert control.enforce(limits) == "100.0"
     control.program.run("set_default_active_thread_percentage 100")
-    assert control.enforce([]) == "100.0, 4G"
+    assert control.enforce(limits) == "100.0, 4G"
     control.program.run("set_default_device_pinned_mem_limit 0 abc")
-    assert control.enforce([]) == "30.0"
-    assert control.enforce([]) == ""
+    assert control.enforce(limits) == "30.0"
+    assert control.enforce(limits) == ""
 
 
 def test_several_users_have_one_server_from_555_on(

@@ -67,18 +67,16 @@ class MpsCard:
             yield started
 
 
-@contextmanager
-def running(*, multiuser: bool) -> Iterator[MpsCard]:
-    """Start a control daemon for a card, as gpushared does; its sockets have short paths."""
+@pytest.fixture
+def card() -> Iterator[MpsCard]:
+    """A card with a control daemon, as gpushared starts it; its sockets have short paths."""
     with tempfile.TemporaryDirectory(prefix="mps-") as name:
         folder = Path(name)
         made = simulator.create(folder / "cards")
         pipes, logs = folder / "pipe", folder / "log"
         for part in (pipes, logs):
             part.mkdir()
-        program = ControlProgram(
-            made.mps_control, pipes, logs, made.uuids[0], multiuser=multiuser, env=made.env
-        )
+        program = ControlProgram(made.mps_control, pipes, logs, made.uuids[0], env=made.env)
         process = subprocess.Popen(program.arguments(), env=program.environment())
         control = MpsControl(program)
         try:
@@ -89,89 +87,53 @@ def running(*, multiuser: bool) -> Iterator[MpsCard]:
             process.wait()
 
 
-@pytest.fixture
-def card() -> Iterator[MpsCard]:
-    """A card with one server for all users."""
-    with running(multiuser=True) as made:
-        yield made
-
-
 def test_servers_and_clients_are_listed(card: MpsCard) -> None:
     with card.program(LIMITS) as program:
-        (server,) = card.control.servers()
-        assert server.state == "ACTIVE"
-        (client,) = card.control.clients()
-        assert (client.pid, client.server_pid) == (program.process.pid, server.pid)
+        ((server, state),) = card.control.servers().items()
+        assert state == "ACTIVE"
+        assert card.control.clients() == {program.process.pid: server}
         program.kill()
-        wait_until(lambda: card.control.clients() == ())
+        wait_until(lambda: card.control.clients() == {})
 
 
 def test_a_client_is_terminated_alone(card: MpsCard) -> None:
     with card.program(LIMITS) as one, card.program(LIMITS) as two:
-        client = next(c for c in card.control.clients() if c.pid == one.process.pid)
-        card.control.terminate(client)
+        (server,) = card.control.servers()
+        card.control.terminate(one.process.pid, server)
         wait_until(lambda: one.ask("sync") == TERMINATED)
         assert two.ask("sync") == 0
         one.kill()
         wait_until(lambda: len(card.control.clients()) == 1)
-        card.control.terminate(client)  # which has ended
+        card.control.terminate(one.process.pid, server)  # which has ended
 
 
-def test_the_servers_limits_are_those_of_the_largest_container() -> None:
-    with running(multiuser=False) as card:
-        control, two = card.control, TenantLimits(4 * GIB + 1, 10)
-        control.add("one", LIMITS, 0)
-        control.add("two", two, 0)
-        with card.program(two):
-            (server,) = control.servers()
+def test_the_servers_limits_are_those_of_the_largest_container(card: MpsCard) -> None:
+    control, two = card.control, TenantLimits(4 * GIB + 1, 10)
+    control.enforce([LIMITS, two])
+    with card.program(two):
+        (server,) = control.servers()
 
-            def said(command: str) -> str:
-                return control.program.run(command)
+        def said(command: str) -> str:
+            return control.program.run(command)
 
-            assert said(f"get_active_thread_percentage {server.pid}") == "25.0"
-            assert said(f"get_device_pinned_mem_limit {server.pid} 0") == "4G"
-            control.add("three", TenantLimits(GIB, 80), 0)
-            assert said(f"get_active_thread_percentage {server.pid}") == "80.0"
-            control.remove("two")
-            assert said(f"get_device_pinned_mem_limit {server.pid} 0") == "2G"
-            assert said("get_default_device_pinned_mem_limit 0") == "2G"
-            said(f"set_active_thread_percentage {server.pid} 100")
-            assert control.enforce([server.pid]) == "80.0, 2G, 100.0, 2G"
-            assert control.enforce([server.pid]) == ""
-
-
-def test_without_the_multi_user_server_a_second_user_is_refused() -> None:
-    with running(multiuser=False) as card:
-        card.control.add("one", LIMITS, 1000)
-        with pytest.raises(MpsError, match=r"user 2000: .* serves user 1000"):
-            card.control.add("two", LIMITS, 2000)
-        card.control.remove("one")
-        card.control.add("two", LIMITS, 2000)
-
-
-@pytest.mark.parametrize(
-    ("limits", "key"),
-    [
-        ((0, 25), "memory_bytes"),
-        ((GIB, 0), "cores_percent"),
-        ((GIB, 101), "cores_percent"),
-        ((GIB, 25, 2), "priority"),
-    ],
-)
-def test_impossible_limits_are_refused(limits: tuple[int, ...], key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        TenantLimits(*limits)
+        assert said(f"get_active_thread_percentage {server}") == "25.0"
+        assert said(f"get_device_pinned_mem_limit {server} 0") == "4G"
+        assert control.enforce([LIMITS]) == "25.0, 4G, 25.0, 4G"
+        assert said(f"get_device_pinned_mem_limit {server} 0") == "2G"
+        said(f"set_active_thread_percentage {server} 100")
+        assert control.enforce([LIMITS], [server]) == "25.0, 2G, 100.0, 2G"
+        assert control.enforce([LIMITS]) == ""
 
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[..., MpsControl]:
     """Return a maker of clients of a program that is a shell script."""
 
-    def make(script: str, folder: str = "pipe") -> MpsControl:
+    def make(script: str) -> MpsControl:
         program = tmp_path / "nvidia-cuda-mps-control"
         program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         program.chmod(0o755)
-        return MpsControl(ControlProgram(program, tmp_path / folder, tmp_path / "log", "GPU-1234"))
+        return MpsControl(ControlProgram(program, tmp_path, tmp_path, "GPU-1234"))
 
     return make
 
@@ -188,8 +150,8 @@ def test_a_program_that_ends_before_it_is_looked_at_is_waited_for() -> None:
 def test_a_setting_without_effect_is_an_error(scripted: Callable[..., MpsControl]) -> None:
     for answer in ("100.0", "Unknown command"):
         control = scripted(f"read -r line; test $line = get_server_list || echo {answer}")
-        with pytest.raises(MpsError, match=f"set_default_active_.* 25: has no effect: {answer}"):
-            control.add("one", LIMITS, 0)
+        with pytest.raises(MpsError, match=f"set_default(.|\\n)* has no effect: {answer}"):
+            control.enforce([LIMITS])
     assert not control.is_ready()
 
 
@@ -219,12 +181,6 @@ def test_lists_that_cannot_be_read_are_an_error(scripted: Callable[..., MpsContr
         control.servers()
     with pytest.raises(MpsError, match="ps: one two"):
         control.clients()
-
-
-def test_a_folder_with_too_long_a_path_is_refused(scripted: Callable[..., MpsControl]) -> None:
-    control = scripted("echo", "x" * 100)
-    with pytest.raises(MpsError, match="at most 107 bytes"):
-        control.add("one", LIMITS, 0)
 
 
 def test_arguments_and_environment(tmp_path: Path) -> None:

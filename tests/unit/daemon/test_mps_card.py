@@ -14,14 +14,8 @@ import pytest
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
-from gpushare.daemon.mps.card import CardServer, ControlLog, limits_of, settings_of
-from gpushare.daemon.mps.control import (
-    ControlProgram,
-    MpsError,
-    MpsProcess,
-    MpsServerState,
-    TenantLimits,
-)
+from gpushare.daemon.mps.card import CardServer, ControlLog, limits_of
+from gpushare.daemon.mps.control import ControlProgram, MpsError, TenantLimits
 from gpushare.daemon.observed import UsageView
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
@@ -40,35 +34,28 @@ class FakeControl:
     """A control daemon that does what it is told; `fails` is why it does not."""
 
     program: ControlProgram
-    limits: dict[str, TenantLimits] = field(default_factory=dict)
+    limits: list[TenantLimits] = field(default_factory=list)
     state: str = "ACTIVE"
     pids: list[int] = field(default_factory=list)
     terminated: list[int] = field(default_factory=list)
     changed: str = ""
     fails: str = ""
 
-    def add(self, name: str, limits: TenantLimits, _uid: int) -> None:
+    def enforce(self, every: list[TenantLimits], servers: list[int] | None = None) -> str:
+        assert servers in (None, [900])
         if self.fails:
             raise MpsError(self.fails)
-        self.limits[name] = limits
-
-    def remove(self, name: str) -> None:
-        if self.fails:
-            raise MpsError(self.fails)
-        self.limits.pop(name, None)
-
-    def enforce(self, servers: list[int]) -> str:
-        assert servers == [900]
+        self.limits = every
         return self.changed
 
-    def servers(self) -> tuple[MpsServerState, ...]:
-        return (MpsServerState(900, self.state),)
+    def servers(self) -> dict[int, str]:
+        return {900: self.state}
 
-    def clients(self) -> tuple[MpsProcess, ...]:
-        return tuple(MpsProcess(pid, 900) for pid in self.pids)
+    def clients(self) -> dict[int, int]:
+        return dict.fromkeys(self.pids, 900)
 
-    def terminate(self, client: MpsProcess) -> None:
-        self.terminated.append(client.pid)
+    def terminate(self, client: int, _server: int) -> None:
+        self.terminated.append(client)
 
 
 @pytest.fixture
@@ -128,7 +115,7 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
 
 def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
     record = running.client(1, cores=30)
-    assert running.control.limits[record.key] == TenantLimits(4 * GIB, 30)
+    assert running.control.limits == [TenantLimits(4 * GIB, 30)]
     grant = running.node.node.mps.grant_of(record.key)
     assert grant is not None
     assert grant.percentage == 30
@@ -158,8 +145,8 @@ def test_only_a_fixed_share_is_a_ceiling(
     policy: str, cores: int, of_card: str, percent: int
 ) -> None:
     record = replace(entry(cores=cores), policy=policy)
-    assert limits_of(settings_of(record, 0, of_card)).cores_percent == percent
-    priorities = [settings_of(replace(record, priority=one), 0, "").priority for one in (0, 5, 6)]
+    assert limits_of(record, of_card).cores_percent == percent
+    priorities = [limits_of(replace(record, priority=one), "").priority for one in (0, 5, 6)]
     assert priorities == [0, 0, 1]
 
 
@@ -169,13 +156,13 @@ def test_a_changed_quota_is_a_changed_limit(running: Running) -> None:
     changed = replace(record, allocations=(replace(allocation, quota_bytes=8 * GIB),))
     running.node.ledger.put(changed)
     running.server.refresh()
-    assert running.control.limits[record.key].memory_bytes == 8 * GIB
+    assert running.control.limits[0].memory_bytes == 8 * GIB
     running.control.fails = "no"
     running.node.ledger.put(record)
     running.server.refresh()  # it keeps its limits, and is tried again
     running.control.fails = ""
     running.server.refresh()
-    assert running.control.limits[record.key].memory_bytes == 4 * GIB
+    assert running.control.limits[0].memory_bytes == 4 * GIB
 
 
 def test_a_second_user_is_refused_with_who_holds_the_server(running: Running) -> None:
@@ -236,7 +223,7 @@ def test_an_ended_container_has_no_grant(
     record = running.client(1)
     running.control.fails = fails
     running.server.release(record.key)
-    assert (record.key in running.control.limits) == bool(fails)
+    assert bool(running.control.limits) == bool(fails)
     assert running.node.node.mps.grant_of(record.key) is None
     assert capfd.readouterr().err.count("mps-command-failed") == bool(fails)
 
@@ -339,10 +326,13 @@ def test_the_action_is_that_against_containers_over_quota(
         ("NEW CLIENT 11 from user 0: Server already exists", []),
         ("Server encountered a fatal exception. Shutting down", []),
         ("Server 12 exited with status 1", []),
+        ("Cmd:set_default_client_priority 1", []),
+        ("Cmd:Client process 11 encountered a fatal GPU error.", []),
+        ('Unknown command "a fatal fault of client 11"', []),
     ],
 )
 def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[int]) -> None:
-    (tmp_path / "output.log").write_text(f"{line}\n")
+    (tmp_path / "output.log").write_text(f"[2026-11-28 09:51:35.741 Server 12] {line}\n")
     log = ControlLog(tmp_path)
     assert log.culprits() == pids
     log.keep()
@@ -352,7 +342,7 @@ def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[
 def test_a_line_is_read_by_a_later_gpushared_unless_it_was_reported(tmp_path: Path) -> None:
     with (tmp_path / "output.log").open("a") as file:
         for pid in (11, 12, 13):
-            print(f"Client process {pid} encountered a fatal GPU error.", file=file, flush=True)
+            print(f"[Server 1] Client process {pid} had a fatal fault", file=file, flush=True)
             log = ControlLog(tmp_path)  # while it was stopped
             assert log.culprits() == [pid]
             if pid == 12:
@@ -361,7 +351,7 @@ def test_a_line_is_read_by_a_later_gpushared_unless_it_was_reported(tmp_path: Pa
 
 
 def test_the_log_does_not_fill_the_run_directory(tmp_path: Path) -> None:
-    path, line = tmp_path / "output.log", "Client process 11 encountered a fatal GPU error.\n"
+    path, line = tmp_path / "output.log", "[Server 1] Client process 11 had a fatal fault\n"
     path.write_text("[Control 1] Cmd:ps\n" * 100_000 + line)
     log = ControlLog(tmp_path)
     found: list[int] = []
