@@ -333,7 +333,7 @@ def test_without_trust_a_second_container_of_a_user_is_refused(node: MpsNode) ->
         assert tenant.start()["code"] == 0
         with node.bundle().run() as refused:
             assert refused.wait() != 0
-            assert "has the same host uid, 0; set mps_trusted: true" in refused.errors
+            assert "has host uid 0; without mps_trusted, it takes one" in refused.errors
 
 
 def test_verify_proves_it(node: MpsNode) -> None:

@@ -46,7 +46,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import disown_page, opened
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.placement.choose import TRUST
+from gpushare.daemon.placement.choose import TRUST, are_of_one_user
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
@@ -187,8 +187,8 @@ class CardServer:
             if other == key or other not in records:
                 continue
             title, has = records[other].title, f"card {self._card.index} is in MPS mode, and"
-            if settings.uid == uid and not self._is_trusted:
-                raise MpsRefused(f"{has} {title} has the same host uid, {uid}; {TRUST}")
+            if are_of_one_user(settings.uid, uid) and not self._is_trusted:
+                raise MpsRefused(f"{has} {title} has host uid {settings.uid}; {TRUST}")
             if settings.uid != uid and not (control and control.program.multiuser):
                 raise MpsRefused(
                     f"{has} its server serves uid {settings.uid} ({title}), and the container runs "

@@ -335,10 +335,11 @@ MIG: Final = "mig"
 #: The fix where a card is withheld for a request that waits.
 WAIT: Final = "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
 MPS: Final = "mps"
-#: The fix where two containers of one user could end each other's work by the MPS server.
+#: The fix where a container could end another one's work by the MPS server.
 TRUST: Final = (
-    "set mps_trusted: true for the card in gpushare.yaml if its containers trust each other, or "
-    "start them in different user namespaces"
+    "without mps_trusted, it takes one container of each host user, and beside root none: set "
+    "mps_trusted: true for the card in gpushare.yaml if its containers trust each other, or start "
+    "them in different user namespaces"
 )
 #: The fix where a card needs another backend.
 SWITCH_BACKEND: Final = (
@@ -411,10 +412,18 @@ def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle |
     if is_mps and capacity.backend_fault:
         return Obstacle(f"is in MPS mode, and {capacity.backend_fault}")
     for use in capacity.allocations if is_mps and not capacity.rule.mps_trusted else ():
-        if use.uid is not None and use.uid == request.uid:
+        if are_of_one_user(use.uid, request.uid):
             of = use.tenant if request.shows_holders else "another container"
-            return Obstacle(f"is in MPS mode, and {of} has the same host uid, {use.uid}", TRUST)
+            return Obstacle(f"is in MPS mode, and {of} has host uid {use.uid}", TRUST)
     return None
+
+
+def are_of_one_user(one: int | None, other: int | None) -> bool:
+    """Whether of two clients of an MPS server one can command it against the other, by their uids.
+
+    Root commands every server, and becomes any user; None is unknown.
+    """
+    return one is not None and other is not None and (one == other or 0 in (one, other))
 
 
 def _taken(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:

@@ -177,10 +177,11 @@ def test_without_trust_a_card_takes_one_container_of_each_user(
     running: Running, tmp_path: Path
 ) -> None:
     running.node.node.config = configured(MODE, tmp_path)
-    running.client(1, uid=0)
-    running.client(2, uid=1000)
-    with pytest.raises(MpsRefused, match=r"train-1 has the same host uid, 0; set mps_trusted: t"):
-        running.client(3, uid=0)
+    running.client(1, uid=1000)
+    running.client(2, uid=2000)
+    for uid in (1000, 0):  # root commands every server
+        with pytest.raises(MpsRefused, match=r"train-1 has host uid 1000; without mps_trusted, it"):
+            running.client(3, uid=uid)
     running.node.node.config = configured(TRUSTED, tmp_path)
     running.client(4, uid=0)
 

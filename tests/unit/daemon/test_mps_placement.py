@@ -122,12 +122,13 @@ def test_containers_of_one_user_are_on_different_cards_unless_they_trust_each_ot
         node.node.mps.cards = {**node.node.mps.cards, index(record): MpsCardState(grants=grants)}
         return index(record)
 
-    assert len({client(1, 0), client(2, 0)}) == 2
-    with pytest.raises(
-        NoRoom, match="card 0 is in MPS mode, and another container has the same host uid"
-    ):
-        client(3, 0)
-    client(4, 1000)
+    assert len({client(1, 1000), client(2, 1000)}) == 2
+    for uid in (1000, 0):
+        with pytest.raises(
+            NoRoom, match=r"card 0 is in MPS mode, and another .* has host uid 1000"
+        ):
+            client(3, uid)
+    client(4, 2000)
     node.node.config = configured(both.replace("mps}", "mps, mps_trusted: true}"), tmp_path)
     client(5, 0)
     assert [row["mps_trusted"] for row in card_rows(node)] == [True, True]
