@@ -28,14 +28,6 @@ class MpsRefused(UserError):
 
 
 @dataclass(frozen=True)
-class MpsLoss:
-    """That a tenant's processes can no longer use the card, and why: they have to start again."""
-
-    reason: str
-    since: float  # seconds since the epoch
-
-
-@dataclass(frozen=True)
 class MpsGrant:
     """The part of one tenant in the MPS server of its card."""
 
@@ -55,7 +47,7 @@ class MpsCardState:
     server_state: str = ""  # as NVIDIA names it; "": no server runs
     # By tenant:
     grants: Mapping[str, MpsGrant] = field(default_factory=dict)
-    losses: Mapping[str, MpsLoss] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)  # why it has to start again
     bypasses: Mapping[str, int] = field(default_factory=dict)  # a process that is no client
 
 
@@ -77,9 +69,9 @@ class MpsCards:
         """Return a process of a tenant that uses the card without the server, 0 if none does."""
         return next((card.bypasses[key] for card in self.cards.values() if key in card.bypasses), 0)
 
-    def loss_of(self, key: str) -> MpsLoss | None:
-        """Return why a tenant's processes can no longer use the card, None if they can."""
-        return next((card.losses[key] for card in self.cards.values() if key in card.losses), None)
+    def loss_of(self, key: str) -> str:
+        """Return why a tenant's processes can no longer use the card, "" if they can."""
+        return next((card.losses[key] for card in self.cards.values() if key in card.losses), "")
 
     def grant_of(self, key: str) -> MpsGrant | None:
         """Return what a tenant has of a server, None if it has none."""

@@ -23,7 +23,6 @@ import contextlib
 import ctypes
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,7 +35,6 @@ from gpushare.daemon.cards.mps_state import (
     PIPES,
     MpsCardState,
     MpsGrant,
-    MpsLoss,
     MpsRefused,
 )
 from gpushare.daemon.core.log import log
@@ -150,9 +148,10 @@ class CardServer:
         if control is None:
             return
         try:
-            for client, server in control.clients().items():
-                if self._clients.owner(client) == key:
-                    control.terminate(client, server)
+            clients = control.clients()
+            for client, owner in self._clients.owners(clients).items():
+                if owner == key:
+                    control.terminate(client, clients[client])
         except MpsError as error:
             self._log_failure(error)
 
@@ -161,7 +160,7 @@ class CardServer:
 
     def _note_end(self) -> None:
         """Note that the control daemon has ended, and with it all clients."""
-        loss = MpsLoss("the MPS control daemon of its card has ended", time.time())
+        loss = "the MPS control daemon of its card has ended"
         losses = {**self.state.losses, **dict.fromkeys(self._clients.tenants(), loss)}
         self._set(losses=losses, server_state="")
 
@@ -238,7 +237,7 @@ class CardServer:
         try:
             limits = self._limits(self._settings)
             self._publish_state(self._clients.look(control, self.state, limits))
-        except (MpsError, OSError) as error:
+        except MpsError as error:
             self._log_failure(error)
 
     def _keep(self) -> None:
@@ -322,12 +321,12 @@ class ControlLog:
         return [int(one[1]) for one in named if one]
 
     def keep(self) -> None:
-        """Note that the lines have been reported; OSError."""
+        """Note that the lines have been reported; on a full disk, a later gpushared does again."""
         if self._next == self._offset:
             return
-        replace_file(self._place, str(self._next).encode(), 0o600)
         self._offset = self._next
         with contextlib.suppress(OSError), self._path.open("rb+") as opened:
+            replace_file(self._place, str(self._next).encode(), 0o600)
             _libc.fallocate(opened.fileno(), _PUNCH_HOLE, 0, max(1, self._offset - _KEPT_BYTES))
 
     def _new_text(self) -> str:
@@ -396,9 +395,10 @@ class ClientWatch:
         """Forget a tenant that has ended."""
         self._owners = {pid: owner for pid, owner in self._owners.items() if owner != key}
 
-    def owner(self, client: int) -> str:
-        """Return the tenant of a client, "" if it is unknown."""
-        return self._listed().get(client) or self._owners.get(client, "")
+    def owners(self, clients: Iterable[int]) -> dict[int, str]:
+        """Return the tenants of those clients that are known."""
+        known = {**self._owners, **self._listed()}
+        return {client: known[client] for client in clients if client in known}
 
     def look(
         self, control: MpsControl, before: MpsCardState, limits: Collection[TenantLimits]
@@ -406,7 +406,7 @@ class ClientWatch:
         """Return the card's state after a look at servers and clients; MpsError."""
         servers, clients = control.servers(), control.clients()
         is_faulted = _FAULT_STATE in servers.values()
-        owners = {client: owner for client in clients if (owner := self.owner(client))}
+        owners = self.owners(clients)
         if changed := control.enforce(limits, [*servers]):
             log("mps-limits-changed", "warning", card=self._card.uuid, found=changed)
         culprits, losses = self._log.culprits(), before.losses
@@ -426,9 +426,9 @@ class ClientWatch:
             bypasses=self._bypassing(clients),
         )
 
-    def _fault(self, culprits: Sequence[int], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
+    def _fault(self, culprits: Sequence[int], owners: Mapping[int, str]) -> dict[str, str]:
         """Log who caused a fault and whose processes it has ended; return the losses."""
-        now, records = time.time(), self._ledger.entries
+        records = self._ledger.entries
         known = (pid for pid in culprits if pid in owners)
         pid = next(known, next(iter(culprits), 0))
         culprit = owners.get(pid, "")
@@ -449,9 +449,9 @@ class ClientWatch:
             place = {**records[key].named, "card": self._card.uuid, "cause": cause}
             log("tenant-lost-mps-server", "error", **place, pod=records[key].of_pod)
         reason = f"a fatal fault of {cause} ended the work of all clients of the MPS server"
-        losses = {key: MpsLoss(reason, now) for key in victims}
+        losses = dict.fromkeys(victims, reason)
         if culprit in records:
-            losses[culprit] = MpsLoss(f"process {pid} of it had a fatal fault", now)
+            losses[culprit] = f"process {pid} of it had a fatal fault"
         return losses
 
     def _listed(self) -> dict[int, str]:

@@ -109,7 +109,7 @@ class ControlProgram:
         self, process: subprocess.Popen[str], commands: str, seconds: float
     ) -> tuple[str, str]:
         """Return what a command prints; a slow one is logged, with who has connections."""
-        if seconds != COMMAND_SECONDS:  # as long as its clients have work
+        if seconds > COMMAND_SECONDS:  # as long as its clients have work
             return process.communicate(f"{commands}\n", seconds)
         begun = time.monotonic()
         try:
@@ -117,7 +117,7 @@ class ControlProgram:
         except subprocess.TimeoutExpired:
             peers = sorted(set(connected(self.pid)) - {process.pid}) if self.pid else []
         try:
-            return process.communicate(timeout=seconds - SLOW_SECONDS)
+            return process.communicate(timeout=max(0, seconds - SLOW_SECONDS))
         finally:
             taken = round(time.monotonic() - begun, 1)
             place = {"card": self.uuid, "command": commands, "seconds": taken}
@@ -295,7 +295,8 @@ class MpsControl:
 
         Its status is 1 if any server has ever failed.
         """
-        self.program.run(f"quit -t {max(0, round(seconds))}", may_fail=True)
+        command = f"quit -t {max(0, round(seconds))}"
+        self.program.run(command, COMMAND_SECONDS + seconds + 1, may_fail=True)
 
 
 def _read(text: str) -> float:

@@ -84,7 +84,7 @@ def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
     if record.isolation != MPS or not record.allocations:
         return None
     mps = state.node.mps
-    grant, loss = mps.grant_of(record.key), mps.loss_of(record.key)
+    grant = mps.grant_of(record.key)
     card = mps.cards.get(record.allocations[0].uuid, MpsCardState())
     limit = "server" if grant else ""
     return TenantMps(
@@ -92,7 +92,7 @@ def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
         trusted=_is_trusted(record.allocations[0].uuid, state.node),
         memory_limit="cgroup" if record.key in state.limits.clients else limit,
         server_state=card.server_state,
-        lost=loss.reason if loss else "",
+        lost=mps.loss_of(record.key),
     )
 
 
@@ -321,8 +321,8 @@ def _mps_warnings(record: TenantRecord, where: str, node: Node) -> Iterator[str]
     if record.isolation != MPS:
         return
     loss = node.mps.loss_of(record.key)
-    if loss is not None:
-        yield f"{where}: {loss.reason}. Restart the container (gpushare explain mps-neighbour)"
+    if loss:
+        yield f"{where}: {loss}. Restart the container (gpushare explain mps-neighbour)"
     pid = node.mps.bypass_of(record.key)
     if pid:
         yield (
