@@ -225,7 +225,7 @@ def _sweep_installations(state: DaemonState) -> None:
 
 def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
     """Have the threads that everything waits for show that they move, and the watchdog fed."""
-    every, period = state.loop.every, watchdog.period
+    every, period = state.loop.every, lambda: watchdog.period
     every(lambda: _REPORT_SECONDS, report_suppressed)
     every(period, lambda: state.decide.submit(lambda: watchdog.beat("decide")))
     every(period, lambda: state.freezing.submit(lambda: watchdog.beat("freeze")))

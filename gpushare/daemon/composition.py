@@ -135,7 +135,7 @@ class Parts:
 
     def look_again(self, loop: Loop) -> None:
         """Have what waits looked at once a second, for what no change of the ledger tells."""
-        loop.every(lambda: LOOK_SECONDS, self.queue.tick)
+        loop.every(lambda: LOOK_SECONDS, self.queue.look_soon)
         loop.every(lambda: LOOK_SECONDS, self.evictions.changed)
 
     @property

@@ -105,7 +105,6 @@ class MemoryLimits:
         self._observed, self._tenants = accounts.observed, accounts.tenants
         # By card, until when it gives no more burst memory, in monotonic seconds.
         self.withheld: dict[str, float] = {}
-        self._waits = False
         #: Clients of an MPS server that the driver limits too; the decide thread's.
         self.clients: set[str] = set()
         self._left: set[str] = set()  # tenants whose limits in the driver may differ from the pages
@@ -114,9 +113,8 @@ class MemoryLimits:
         """Update soon, on the decide thread; any thread may ask, and as often as it likes."""
         records = self._ledger.entries.values()
         parts = (part for record in records for part in record.allocations)
-        if not self._waits and any(part.burst_limit_bytes > part.quota_bytes for part in parts):
-            self._waits = True
-            self._decide.submit(self.update)
+        if any(part.burst_limit_bytes > part.quota_bytes for part in parts):
+            self._decide.submit_once(self.update)
 
     def update_when_due(self) -> None:
         """Update soon if burst memory of a card was withheld, and no longer is."""
@@ -129,7 +127,6 @@ class MemoryLimits:
         Unhealthy cards are left as they are. Nothing changes while the driver's figures are stale
         or the ledger's integrity is in question: the memory could belong to an unknown reservation.
         """
-        self._waits = False
         if self._node.driver is None or self._observed.usage.stale or self._ledger.integrity.why:
             return
         now = time.monotonic()

@@ -124,7 +124,6 @@ class SchedulerSync:
     def __init__(self, state: DaemonState) -> None:
         self._state = state
         self._worker = Worker("schedule")
-        self._is_queued = False  # further changes are sent with it
         # All below is that thread's.
         self._scheduler: Scheduler | None = None
         self._sent: dict[str, tuple[Pages, TenantShares]] = {}
@@ -135,9 +134,7 @@ class SchedulerSync:
 
     def changed(self) -> None:
         """Send the changes; returns at once."""
-        if not self._is_queued:
-            self._is_queued = True
-            self._worker.submit(self._send_changed)
+        self._worker.submit_once(self._send_changed)  # further changes are sent with it
 
     def check(self) -> None:
         """Make sure that a scheduler answers and has all tenants; returns at once."""
@@ -164,7 +161,6 @@ class SchedulerSync:
             self._state.node.scheduler_fault = self._fault()
 
     def _send_changed(self) -> None:
-        self._is_queued = False
         if self._scheduler is None:
             self._do(self._send_all)
         else:

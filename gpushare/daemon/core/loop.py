@@ -82,17 +82,14 @@ class Loop:
         """Run `function` after `seconds`; the loop's thread alone."""
         heapq.heappush(self._timers, (self._clock() + seconds, next(self._order), function))
 
-    def every(self, seconds: float | Callable[[], float], function: Call) -> None:
-        """Run `function` every `seconds`, first after that time; a callable is called each time."""
-
-        def wait() -> float:
-            return seconds() if callable(seconds) else seconds
+    def every(self, seconds: Callable[[], float], function: Call) -> None:
+        """Run `function` every `seconds`, which is called each time; first after that time."""
 
         def again() -> None:
-            self.later(wait(), again)
+            self.later(seconds(), again)
             function()
 
-        self.later(wait(), again)
+        self.later(seconds(), again)
 
     def read(self, fd: int, function: Call) -> None:
         """Run `function` whenever `fd` can be read."""
@@ -214,12 +211,24 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._waiting: set[Call] = set()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], Any]) -> None:
         """Run `job` after those that were submitted before; what it raises is logged."""
         self._jobs.put(job)
+
+    def submit_once(self, job: Call) -> None:
+        """As `submit`, unless `job` waits for its turn already."""
+
+        def run() -> None:
+            self._waiting.discard(job)
+            job()
+
+        if job not in self._waiting:
+            self._waiting.add(job)
+            self.submit(run)
 
     def run(self, job: Callable[[], T]) -> T:
         """Return what `job` returns, or raise what it raises, once it has had its turn."""

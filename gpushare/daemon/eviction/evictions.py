@@ -73,7 +73,6 @@ class Evictions:
         self._look_at_queue = look
         self._waiting = WaitingTenants(state.observed)
         self._lock = threading.Lock()  # of the queue's `claimants`
-        self._is_queued = False
 
     # --- requests ---
 
@@ -110,10 +109,8 @@ class Evictions:
     def changed(self) -> None:
         """See what can be restored now, and for whom others are evicted; returns at once."""
         state = self._state
-        waits = state.observed.waiting or state.queue.waiting or state.ledger.has_waiting_tickets
-        if waits and not self._is_queued:
-            self._is_queued = True
-            self._worker.submit(self._serve_waiting)
+        if state.observed.waiting or state.queue.waiting or state.ledger.has_waiting_tickets:
+            self._worker.submit_once(self._serve_waiting)
 
     def evict_for(
         self,
@@ -294,7 +291,6 @@ class Evictions:
 
     def _serve_waiting(self) -> None:
         """Restore who waits, or evict others for it, in the order of the queue."""
-        self._is_queued = False
         queue, waiting = self._state.queue, self._state.observed.waiting
         if self._state.node.driver is None:
             return

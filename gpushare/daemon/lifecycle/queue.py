@@ -84,7 +84,6 @@ class Queue:
         self._state, self._clock = state, state.clock
         self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
         self._restores = WaitingRestores(state)
-        self._is_due = False
 
     def adopt(self) -> None:
         """Take over the tickets of an earlier daemon: all but those of creates, which ended."""
@@ -93,16 +92,10 @@ class Queue:
                 self._end(ticket, CLIENT_ENDED)
         self.look()
 
-    def tick(self) -> None:
-        """Look, if something waits; any thread."""
-        if self._state.is_awaited or self._state.queue.waiting:
-            self._state.decide.submit(self.look)
-
     def look_soon(self) -> None:
-        """Look after what the decide thread does now."""
-        if (self._state.is_awaited or self._state.queue.waiting) and not self._is_due:
-            self._is_due = True
-            self._state.decide.submit(self.look)
+        """Look after what the decide thread does now, if something waits; any thread."""
+        if self._state.is_awaited or self._state.queue.waiting:
+            self._state.decide.submit_once(self.look)
 
     def take(self, applicant: Applicant, source: TicketSource) -> tuple[TicketRecord, str]:
         """Return a new ticket, which may be granted by now, and its secret.
@@ -169,7 +162,6 @@ class Queue:
 
     def look(self) -> None:
         """End the tickets whose time is over, grant those that fit, and publish what is left."""
-        self._is_due = False
         state = self._state
         for ticket in tuple(state.ledger.tickets.values()):
             if (how := self._how_ended(ticket)) is not None:

@@ -199,16 +199,10 @@ class Connection:
     draining: bool = False
     closed: bool = False
 
-    def waiter(self, acknowledge: Callable[[], None]) -> Callable[[float], None]:
-        """Return ControlRequest.waits: meanwhile the client waits as if it were in a queue."""
-
-        def waits(seconds: float) -> None:
-            self.deadline = time.monotonic() + seconds + protocol.REPLY_SECONDS
-            self.queued = seconds > 0
-            if self.queued:
-                acknowledge()
-
-        return waits
+    def waits(self, seconds: float) -> None:
+        """ControlRequest.waits: meanwhile the client waits as if it were in a queue."""
+        self.deadline = time.monotonic() + seconds + protocol.REPLY_SECONDS
+        self.queued = seconds > 0
 
     def begin(self) -> None:
         """Note that a worker has begun with the request."""
@@ -294,7 +288,6 @@ class ControlServer:
         self._readers = readers
         self._operations = operations
         self._connections: set[Connection] = set()
-        self._is_acknowledging = False
         self._served = 0.0  # when clients could last see that one was served
         self._connects, self._reads = Allowances(*_CONNECTS), Allowances(*_READS_OF_ONE_USER)
         self._changes = Allowances(*_CHANGES_OF_ONE_USER)
@@ -302,6 +295,7 @@ class ControlServer:
         for waiting in starting.open():
             self._welcome(waiting)
         self._listen()
+        self._loop.every(lambda: _QUEUED_SECONDS, self._acknowledge)
 
     def stop_accepting(self) -> None:
         """Leave new clients to the next daemon that serves the socket; the others are answered."""
@@ -436,13 +430,11 @@ class ControlServer:
         connection.busy = connection.queued = True
         connection.deadline = begun + protocol.START_SECONDS
         self._send(connection, {"ack": True})
-        self._acknowledge_again()
 
         def is_abandoned() -> bool:
             return connection.closed or time.monotonic() > connection.deadline
 
-        waits = connection.waiter(lambda: self._loop.call(self._acknowledge_again))
-        request = replace(request, is_abandoned=is_abandoned, waits=waits)
+        request = replace(request, is_abandoned=is_abandoned, waits=connection.waits)
         workers: Mapping[str, Worker | WorkerPool] = {
             "read": self._readers,
             "decide": self._state.decide,
@@ -452,21 +444,10 @@ class ControlServer:
         workers[row.thread].submit(lambda: self._work(connection, request, operation, begun))
         return True
 
-    def _acknowledge_again(self) -> None:
+    def _acknowledge(self) -> None:
         """Acknowledge the queued requests now and then: none is refused for those before it."""
-        if self._is_acknowledging:
-            return
-        self._is_acknowledging = True
-
-        def again() -> None:
-            self._is_acknowledging = False
-            queued = [connection for connection in self._connections if connection.queued]
-            for connection in queued:
-                self._send(connection, {"ack": True})
-            if queued:
-                self._acknowledge_again()
-
-        self._loop.later(_QUEUED_SECONDS, again)
+        for connection in [other for other in self._connections if other.queued]:
+            self._send(connection, {"ack": True})
 
     def _work(
         self,

@@ -184,7 +184,7 @@ def run_until(loop: Loop, condition: Callable[[], bool]) -> None:
         if condition():
             loop.stop()
 
-    loop.every(0.001, look)
+    loop.every(lambda: 0.001, look)
     watchdog = threading.Timer(20.0, loop.stop)
     watchdog.start()
     loop.run()

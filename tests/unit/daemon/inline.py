@@ -68,6 +68,7 @@ class InlineWorker(Worker):
         del name
         self.turns = turns
         self._submitted: deque[Callable[[], Any]] = deque()
+        self._waiting = set()
         self._is_busy = self._is_finished = False
         turns.workers.append(self)
 

@@ -292,7 +292,7 @@ def take_ticket(made: EvictableNode, memory: str, **quota: str) -> TicketRecord:
 
 def look(made: EvictableNode) -> None:
     """Look as once a second."""
-    made.node.tickets.tick()
+    made.node.tickets.look_soon()
     made.node.evictions.changed()
     made.settle()
 
