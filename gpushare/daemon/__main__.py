@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -94,17 +94,18 @@ def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; UserError when it cannot start."""
     privileges.require_root()
     os.umask(0o022)
-    lock = _lock(config)
-    os.umask(0o077)  # files that others may read are made so explicitly
-    privileges.raise_descriptors()
-    # Before any other thread is there: both are each thread's own.
-    privileges.settle()
-    if config.mount_namespace is not None or reaches_host():
-        own_shared_memory()
-    # A SIGHUP that arrives before there is a configuration to reload must not end the daemon.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    listener = StartingSocket(config.socket, reload.read_gid(config))
-    try:
+    with ExitStack() as ends:
+        ends.callback(os.close, _lock(config))
+        os.umask(0o077)  # files that others may read are made so explicitly
+        privileges.raise_descriptors()
+        # Before any other thread is there: both are each thread's own.
+        privileges.settle()
+        if config.mount_namespace is not None or reaches_host():
+            own_shared_memory()
+        # A SIGHUP that arrives before there is a configuration to reload must not end the daemon.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        listener = StartingSocket(config.socket, reload.read_gid(config))
+        ends.callback(listener.close)
         loop, known = Loop(), KnownTenants()
         # Every event is kept from now on: the rest may log something.
         history = History(
@@ -119,18 +120,11 @@ def run(config: Config) -> None:
         threads = Threads.start()
         state = build_state(config, loop, threads, mounts, known)
         state.history, state.metrics_history = history, _metrics_history(state)
-        try:
-            _serve(state, threads, loop, listener)
-        finally:
-            state.ledger.close()
-            if state.metrics_history is not None:
-                state.metrics_history.close()
-            if state.history is not None:
-                sinks.remove(state.history.note)
-                state.history.close(_FINISH_SECONDS)
-    finally:
-        listener.close()
-        os.close(lock)
+        ends.callback(history.close, _FINISH_SECONDS)
+        ends.callback(sinks.remove, history.note)
+        ends.callback(state.metrics_history.close)
+        ends.callback(state.ledger.close)
+        _serve(state, threads, loop, listener)
 
 
 def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingSocket) -> None:

@@ -39,16 +39,16 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.node import LoadedDriver, Node
-from gpushare.daemon.observed import Observations, Shortfall
-from gpushare.daemon.pages.tenants import Tenants
+from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.placement.model import AllocationUse, CardCapacity
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.request import QuotaRequest
 
 _WITHHELD_SECONDS: Final = 10.0
+_LOG_AGAIN_NS: Final = 10 * 10**9
+_NO_SHORTFALL: Final = Shortfall(0, 0.0, 0, times=0)
 #: Limits change in steps of this: cards give memory in units of it, and a limit that follows
 #: every byte would be written at every look.
 STEP_BYTES: Final = 2 << 20
@@ -166,7 +166,7 @@ class MemoryLimits:
         if not shrunk:
             for capacity in capacities:
                 if wanted.get(capacity.card.uuid, 0) > 0:
-                    _keep_counted(capacity, self._ledger, self._tenants)
+                    self._keep_counted(capacity)
         return shrunk
 
     def _lower(self, capacity: CardCapacity, limits: Mapping[str, int]) -> bool:
@@ -333,11 +333,11 @@ class MemoryLimits:
         record = self._ledger.entries.get(key)
         if record is None or not record.shared or not 0 <= card_number < len(record.allocations):
             return False
-        if not _is_within_quota(record, card_number, size_bytes, self._tenants):
+        if not self._is_within_quota(record, card_number, size_bytes):
             return False
         allocation = record.allocations[card_number]
         uuid = allocation.uuid
-        if not _is_full(uuid, size_bytes, self._node, self._observed):
+        if not self._is_full(uuid, size_bytes):
             # It reports again, and the card may have been filled just now.
             self._observed.sample_now.set()
             return False
@@ -345,10 +345,50 @@ class MemoryLimits:
         used_bytes = self._observed.usage.driver_bytes(key, uuid)
         if size_bytes > allocation.quota_bytes - used_bytes:
             return False
-        _note_shortfall(record, uuid, size_bytes, self._observed)
+        self._note_shortfall(record, uuid, size_bytes)
         self._observed.sample_now.set()
         self.withhold(uuid)
         return True
+
+    def forget_shortfalls(self, key: str) -> None:
+        """Forget the reports of a tenant that has ended."""
+        shortfalls = self._observed.shortfalls.items()
+        kept = {place: shortfall for place, shortfall in shortfalls if place[0] != key}
+        self._observed.shortfalls = MappingProxyType(kept)
+
+    def _note_shortfall(self, record: TenantRecord, uuid: str, size_bytes: int) -> None:
+        place, now_ns = (record.key, uuid), time.monotonic_ns()
+        before = self._observed.shortfalls.get(place, _NO_SHORTFALL)
+        logged_ns = before.logged_ns
+        if logged_ns is None or now_ns - logged_ns >= _LOG_AGAIN_NS:
+            logged_ns = now_ns
+            figures = {"card": uuid, "requested_bytes": size_bytes}
+            log("memory-shortfall-reported", "warning", **record.named, **figures)
+        noted = Shortfall(size_bytes, time.time(), now_ns, before.times + 1, logged_ns)
+        self._observed.shortfalls = MappingProxyType({**self._observed.shortfalls, place: noted})
+
+    def _is_within_quota(self, record: TenantRecord, number: int, size: int) -> bool:
+        """Whether the tenant is within its quota, by its page, which has `size` reserved."""
+        pages = self._tenants.pages.get(record.key)
+        if pages is None:
+            return False
+        used, _, _ = pages.use(number)
+        return 0 < size <= used <= record.allocations[number].quota_bytes
+
+    def _is_full(self, uuid: str, size: int) -> bool:
+        """Whether the driver's last figures have little more than `size` left of a card."""
+        card, look = self._node.card(uuid), self._observed.last
+        free = None if card is None or look is None else look.free_bytes(card)
+        return card is not None and free is not None and free < size + card.little_bytes
+
+    def _keep_counted(self, capacity: CardCapacity) -> None:
+        """Let each tenant of a card keep what `capacity` counts, and no more (Pages.kept)."""
+        for use in capacity.allocations:
+            pages = self._tenants.pages.get(use.key)
+            for number, allocation in enumerate(self._ledger.entries[use.key].allocations):
+                if pages is not None and allocation.uuid == capacity.card.uuid:
+                    counted = max(use.used_bytes, use.limit_bytes)
+                    pages.kept[number] = min(counted, pages.kept.get(number, counted))
 
 
 def reclaim_rounds() -> Iterator[None]:
@@ -362,61 +402,11 @@ def reclaim_rounds() -> Iterator[None]:
     raise NoRoom("a container keeps changing how much burst memory it uses; try again")
 
 
-def _keep_counted(capacity: CardCapacity, ledger: Ledger, tenants: Tenants) -> None:
-    """Let each tenant of a card keep what `capacity` counts, and no more (Pages.kept)."""
-    for use in capacity.allocations:
-        pages = tenants.pages.get(use.key)
-        for number, allocation in enumerate(ledger.entries[use.key].allocations):
-            if pages is not None and allocation.uuid == capacity.card.uuid:
-                counted = max(use.used_bytes, use.limit_bytes)
-                pages.kept[number] = min(counted, pages.kept.get(number, counted))
-
-
 def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
     """Return what each tenant may use once `reserved_bytes` more of the card are allocated."""
     reserved_bytes += sum(use.quota_bytes for use in capacity.reservations)
     limits = burst_limits(capacity.allocatable_bytes - reserved_bytes, capacity.allocations)
     return {use.key: limit for use, limit in zip(capacity.allocations, limits, strict=True)}
-
-
-_LOG_AGAIN_NS: Final = 10 * 10**9
-_NO_SHORTFALL: Final = Shortfall(0, 0.0, 0, times=0)
-
-
-def forget_shortfalls(key: str, observed: Observations) -> None:
-    """Forget the reports of a tenant that has ended."""
-    kept = {place: shortfall for place, shortfall in observed.shortfalls.items() if place[0] != key}
-    observed.shortfalls = MappingProxyType(kept)
-
-
-def _note_shortfall(
-    record: TenantRecord, uuid: str, size_bytes: int, observed: Observations
-) -> None:
-    place, now_ns = (record.key, uuid), time.monotonic_ns()
-    before = observed.shortfalls.get(place, _NO_SHORTFALL)
-    logged_ns = before.logged_ns
-    if logged_ns is None or now_ns - logged_ns >= _LOG_AGAIN_NS:
-        logged_ns = now_ns
-        figures = {"card": uuid, "requested_bytes": size_bytes}
-        log("memory-shortfall-reported", "warning", **record.named, **figures)
-    noted = Shortfall(size_bytes, time.time(), now_ns, before.times + 1, logged_ns)
-    observed.shortfalls = MappingProxyType({**observed.shortfalls, place: noted})
-
-
-def _is_within_quota(record: TenantRecord, number: int, size: int, tenants: Tenants) -> bool:
-    """Whether the tenant is within its quota, by its page, which has `size` reserved."""
-    pages = tenants.pages.get(record.key)
-    if pages is None:
-        return False
-    used, _, _ = pages.use(number)
-    return 0 < size <= used <= record.allocations[number].quota_bytes
-
-
-def _is_full(uuid: str, size: int, node: Node, observed: Observations) -> bool:
-    """Whether the driver's last figures have little more than `size` left of a card."""
-    card, look = node.card(uuid), observed.last
-    free = None if card is None or look is None else look.free_bytes(card)
-    return card is not None and free is not None and free < size + card.little_bytes
 
 
 # Which backend holds a tenant's quota. Where one below the interposer library does not hold it, the

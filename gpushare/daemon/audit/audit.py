@@ -98,8 +98,7 @@ class Audit:
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
         self._generation: DriverGeneration | None = None
         self._waited = 0.0
-        self._tight_owned: object = None  # of a look in full
-        self._tight = False  # by that look
+        self._is_tight = False  # whether a card with shares has little left, by a look in full
         self._events: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
 
     def look(self, resolver: PidResolver, now_ns: int | None = None) -> None:
@@ -111,7 +110,9 @@ class Audit:
         try:
             while not self._events.empty():
                 self._events.get()(now_ns)
-            self._look(self._observed.last, resolver, now_ns)
+            last = self._observed.last
+            self._is_tight = last is not None and self._has_little(last)
+            self._look(last, resolver, now_ns)
             for record, why in self._bypass.look(now_ns):
                 self._submit(record.key, "freeze", partial(self._freeze_bypass, record, why))
         except Exception:  # noqa: BLE001 - see above
@@ -153,7 +154,7 @@ class Audit:
         usual = self._state.node.config.timing.sample_interval_seconds
         if any(verdict.is_suspected for verdict in self._judge.verdicts.values()):
             return min(usual, SUSPECT_SECONDS)
-        return min(usual, QUICK_SECONDS) if self._is_tight() else usual
+        return min(usual, QUICK_SECONDS) if self._is_tight else usual
 
     def _look(self, look: AuditInput | None, resolver: PidResolver, now_ns: int) -> None:
         if look is not None:
@@ -259,17 +260,7 @@ class Audit:
             )
         self._observed.findings = MappingProxyType(findings)
 
-    def _is_tight(self) -> bool:
-        """Whether a card with shares has little left, by the last look in full."""
-        look = self._observed.last
-        owned = None if look is None else look.owned
-        if owned is not self._tight_owned:
-            self._tight_owned, self._tight = owned, self._has_little(look)
-        return self._tight
-
-    def _has_little(self, look: AuditInput | None) -> bool:
-        if look is None:
-            return False
+    def _has_little(self, look: AuditInput) -> bool:
         shared = {
             allocation.uuid
             for record in look.entries.values()

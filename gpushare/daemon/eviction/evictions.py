@@ -47,7 +47,7 @@ from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
-from gpushare.daemon.placement.waiting import QueueState, WaitingRequest
+from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -126,7 +126,7 @@ class Evictions:
         self._room.refused.clear()
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
-        fits = has_place(request, "", self._state.queue, self._state.node)
+        fits = self._room.has_place(request, "")
         make = partial(self._room.make, fits, f"{name} had no room", is_online=is_online)
         try:
             with self._claimed():
@@ -318,7 +318,7 @@ class Evictions:
             return
         if not self._room.candidates(is_online=entry.is_online, besides=""):
             return
-        fits = has_place(entry.request, entry.ticket, state.queue, state.node)
+        fits = self._room.has_place(entry.request, entry.ticket)
         reason = f"{ticket.name or ticket.title} had no room"
         with self._claimed():
             has_room = self._room.make(fits, reason, is_online=entry.is_online)
@@ -332,7 +332,7 @@ class Evictions:
                 self._restore(record, "", "call", "")
             except NoRoom:
                 reason = f"{record.title} uses its card again"
-                fits = has_room_again(record, self._state.queue)
+                fits = self._room.has_room_again(record)
                 with self._claimed():
                     if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
                         raise
@@ -558,6 +558,30 @@ class RoomMaker:
         holders = [holder for holder in candidates if holder.key in burst]
         return max(holders, key=lambda holder: burst[holder.key], default=None)
 
+    def has_place(self, request: PlacementRequest, own: str) -> Fits:
+        """Return whether `request` has a place on cards that are withheld for none but `own`."""
+
+        def fits(capacities: Sequence[CardCapacity]) -> bool:
+            opened = self._state.queue.open_to(own, capacities, request.rank)
+            with contextlib.suppress(UserError):
+                return bool(place_request(request, opened, self._state.node.loaded().links))
+            return False
+
+        return fits
+
+    def has_room_again(self, record: TenantRecord) -> Fits:
+        """Return whether an evicted tenant has room on its own cards, as `has_place`."""
+
+        def fits(capacities: Sequence[CardCapacity]) -> bool:
+            opened = self._state.queue.open_to(record.key, capacities, rank_of(record))
+            by_uuid = {capacity.card.uuid: capacity for capacity in opened}
+            return all(
+                part.uuid in by_uuid and not why_no_room(record, number, by_uuid[part.uuid])
+                for number, part in enumerate(record.allocations)
+            )
+
+        return fits
+
     def make(self, fits: Fits, reason: str, *, is_online: bool, besides: str = "") -> bool:
         """Evict as many as are needed for what `fits`; whether it has room then."""
         state = self._state
@@ -576,32 +600,6 @@ class RoomMaker:
                     self.refused[candidate.key] = time.monotonic()
                     log("eviction-refused", "info", tenant=candidate.key, reason=str(error))
         return False
-
-
-def has_place(request: PlacementRequest, own: str, queue: QueueState, node: Node) -> Fits:
-    """Return whether `request` has a place on cards that are not withheld for others than `own`."""
-
-    def fits(capacities: Sequence[CardCapacity]) -> bool:
-        opened = queue.open_to(own, capacities, request.rank)
-        with contextlib.suppress(UserError):
-            return bool(place_request(request, opened, node.loaded().links))
-        return False
-
-    return fits
-
-
-def has_room_again(record: TenantRecord, queue: QueueState) -> Fits:
-    """Return whether an evicted tenant has room on its own cards, as `has_place`."""
-
-    def fits(capacities: Sequence[CardCapacity]) -> bool:
-        opened = queue.open_to(record.key, capacities, rank_of(record))
-        by_uuid = {capacity.card.uuid: capacity for capacity in opened}
-        return all(
-            allocation.uuid in by_uuid and not why_no_room(record, number, by_uuid[allocation.uuid])
-            for number, allocation in enumerate(record.allocations)
-        )
-
-    return fits
 
 
 Cause = Literal["idle", "offline"]

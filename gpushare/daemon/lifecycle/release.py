@@ -24,9 +24,6 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, recover
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.reserve import log_reserved
-from gpushare.daemon.limits import (
-    forget_shortfalls,
-)
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.pages.grant_page import LayoutMismatch
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -122,7 +119,7 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     state.mounts.remove(key)
     state.ledger.release(key)
     state.tenants.released(key)
-    forget_shortfalls(key, state.observed)
+    state.limits.forget_shortfalls(key)
     if record is None:
         return
     if record.engine == "host":

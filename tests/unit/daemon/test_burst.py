@@ -432,7 +432,7 @@ def test_the_card_grants_no_more_burst_memory(
     grant = node.tenants.pages[borrower["key"]].grant
     assert grant.limit_bytes(0) == 100 * GIB
     node.sampler.look()
-    monkeypatch.setattr(limits, "_is_full", lambda *_: True)
+    monkeypatch.setattr(limits.MemoryLimits, "_is_full", lambda *_: True)
     assert node.limits.handle_shortfall(victim["key"], 0, 30 * GIB)
     assert grant.limit_bytes(0) == 15 * GIB  # what it uses of it, it keeps
     node.limits.update()
