@@ -55,15 +55,12 @@ class Node:
 
 @pytest.fixture
 def node(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    made = evictable.make(node, monkeypatch)
     for index in (0, 1):
         node.node.loaded().contexts.keep(card(index), DriverFigures(CONTEXT))
     recorder = Recorder()
     monkeypatch.setattr(node.freezing, "submit", lambda job: job())
-    with made.lives:
+    with evictable.running(node, monkeypatch) as made:
         yield Node(made, Audit(node, recorder), recorder)  # type: ignore[arg-type]
-    for tenant in made.tenants:
-        made.end(tenant)
 
 
 def on_another_card(node: Node) -> EvictableTenant:
