@@ -25,7 +25,7 @@ from .fakes import GIB, FakeDaemon, card
 
 
 @dataclass
-class Node:
+class StrayNode:
     """Two cards, what the driver lists on them, and the audit of it."""
 
     made: EvictableNode
@@ -54,29 +54,29 @@ class Node:
 
 
 @pytest.fixture
-def node(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[StrayNode]:
     for index in (0, 1):
         node.node.loaded().contexts.keep(card(index), DriverFigures(CONTEXT))
     recorder = Recorder()
     monkeypatch.setattr(node.freezing, "submit", lambda job: job())
     with evictable.running(node, monkeypatch) as made:
-        yield Node(made, Audit(node, recorder), recorder)  # type: ignore[arg-type]
+        yield StrayNode(made, Audit(node, recorder), recorder)  # type: ignore[arg-type]
 
 
-def on_another_card(node: Node) -> EvictableTenant:
+def on_another_card(node: StrayNode) -> EvictableTenant:
     tenant = node.made.tenant(gib=4, devices="0")
     node.has(tenant, 0, 4)
     return tenant
 
 
-def on_its_own_while_evicted(node: Node) -> EvictableTenant:
+def on_its_own_while_evicted(node: StrayNode) -> EvictableTenant:
     """A process beside it has had the driver restore it."""
     return node.made.evicted(gib=4, devices="1")
 
 
 @pytest.mark.parametrize("come", [on_another_card, on_its_own_while_evicted])
 def test_it_counts_and_its_container_is_frozen(
-    node: Node, come: Callable[[Node], EvictableTenant], capfd: pytest.CaptureFixture[str]
+    node: StrayNode, come: Callable[[StrayNode], EvictableTenant], capfd: pytest.CaptureFixture[str]
 ) -> None:
     tenant = come(node)
     node.look(4)
@@ -104,14 +104,14 @@ def test_it_counts_and_its_container_is_frozen(
     assert node.made.capacity(1).available_bytes > available - 3 * GIB
 
 
-def test_a_context_that_nobody_charged_is_tolerated(node: Node) -> None:
+def test_a_context_that_nobody_charged_is_tolerated(node: StrayNode) -> None:
     tenant = on_another_card(node)
     node.listed[card(1).uuid] = {tenant.pids[0]: CONTEXT}
     node.look(40)
     assert node.actions == []
 
 
-def test_a_restored_container_has_its_part_again(node: Node) -> None:
+def test_a_restored_container_has_its_part_again(node: StrayNode) -> None:
     tenant = node.made.evicted(gib=4, devices="1")
     node.look(4)
     node.made.node.evictions.restore(tenant.key)
@@ -122,7 +122,7 @@ def test_a_restored_container_has_its_part_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_each_process_counts_once_on_every_card(node: Node, seed: int) -> None:
+def test_each_process_counts_once_on_every_card(node: StrayNode, seed: int) -> None:
     """As a tenant's or as a non-tenant, whatever is evicted, restored, moved and taken."""
     chance = random.Random(seed)
     tenants = [node.made.tenant(gib=8, devices=str(index)) for index in (0, 0, 1)]
