@@ -163,6 +163,8 @@ class Observations:
     shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)
     waiting: Mapping[str, float] = field(default_factory=dict)  # for a restore; as `idle`
     restore_faults: Mapping[str, str] = field(default_factory=dict)  # by tenant key: if not room
+    # By tenant key: why one keeps memory that another lacked, when one was looked for last.
+    unevictable: Mapping[str, str] = field(default_factory=dict)
     evictions: EvictionTotals = field(default_factory=EvictionTotals)
     sample_now: threading.Event = field(default_factory=threading.Event)  # set: do not wait
 

@@ -159,8 +159,14 @@ class Evictions:
 
     def look(self) -> None:
         """Look again at what waits, and what is evicted; returns at once."""
-        records = self._state.ledger.entries.values()
-        if self._state.observed.waiting or any(record.eviction for record in records):
+        state = self._state
+        records, observed = state.ledger.entries, state.observed
+        observed.unevictable = {
+            key: why
+            for key, why in observed.unevictable.items()
+            if key in records and why_not(records[key], state)
+        }
+        if observed.waiting or any(record.eviction for record in records.values()):
             self._worker.submit(self._look)
         self._worker.submit(self._keep_worker)
 
@@ -528,25 +534,41 @@ class RoomMaker:
         """Return the tenants that may be evicted for another one."""
         state, config, now = self._state, self._state.node.config, time.monotonic()
         resident = config.evict.min_resident_seconds
-        candidates = []
+        candidates, kept = list[EvictionCandidate](), dict[str, str]()
         for key, record in state.ledger.entries.items():
+            idle = state.observed.idle.get(key)
+            if config.terms_of(record.namespace).idle.action != "evict":
+                idle = None
+            if idle is None and not (config.evict.offline and record.class_ == "offline"):
+                continue
+            if why := why_not(record, state):
+                if record.eviction is None and record.state == "bound":
+                    kept[key] = why
+                continue
             is_spared = (
                 now - self.restored.get(key, -inf) < resident
                 or now - self.refused.get(key, -inf) < _REFUSED_SECONDS
             )
             if key == besides or is_spared:
                 continue
-            idle = state.observed.idle.get(key)
             size_bytes = sum(allocation.quota_bytes for allocation in record.allocations)
-            if idle is not None and config.terms_of(record.namespace).idle.action == "evict":
-                candidate = EvictionCandidate(key, "idle", idle, bytes=size_bytes)
-            elif is_online and config.evict.offline and record.class_ == "offline":
+            if idle is not None:
+                candidates.append(EvictionCandidate(key, "idle", idle, bytes=size_bytes))
+            elif is_online:
                 candidate = EvictionCandidate(key, "offline", 0.0, record.priority, size_bytes)
-            else:
-                continue
-            if not why_not(record, state):
                 candidates.append(candidate)
+        self._tell_kept(kept)
         return candidates
+
+    def _tell_kept(self, kept: Mapping[str, str]) -> None:
+        """Show why tenants keep their memory that another one lacks; what is new is an event.
+
+        It may be what they claim: a start that is refused because of that has to be explained.
+        """
+        before, self._state.observed.unevictable = self._state.observed.unevictable, kept
+        for key, why in kept.items():
+            if before.get(key) != why:
+                log("eviction-refused", "info", tenant=key, reason=why)
 
     def burst_holder(self, uuid: str, *, besides: str) -> EvictionCandidate | None:
         """Return the tenant to evict that uses the most burst memory of a card, None for none."""

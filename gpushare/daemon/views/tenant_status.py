@@ -236,6 +236,8 @@ def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str
                 f"process has hung a host: end it with gpushare stop {record.title}, which evicts "
                 "it first"
             )
+        if why := state.observed.unevictable.get(record.key):
+            yield f"{record.title} is not evicted for others that have no room: {why}"
         return
     if eviction.state == "failed":
         yield (

@@ -230,6 +230,24 @@ def test_what_the_driver_cannot_evict_is_refused_before_the_lock(made: Evictable
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
+def test_a_start_that_is_refused_because_of_a_claim_is_explained(
+    made: EvictableNode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made.configure(offline=True)
+    tenants = [made.tenant(gib=100, devices=one, class_="offline") for one in "01"]
+    for tenant in tenants:
+        tenant.share(0)
+    for _ in range(2):
+        with pytest.raises(NoRoom):
+            opened(made.node, memory="100GiB", class_="online")
+    told = [line for line in capfd.readouterr().err.splitlines() if "eviction-refused" in line]
+    assert len(told) == len(tenants)
+    for tenant in tenants:
+        assert sum(tenant.key in line and "has shared GPU memory" in line for line in told) == 1
+        [warning] = tenant_status(tenant.record, made.node)["warnings"]
+        assert "is not evicted for others that have no room: its process" in warning
+
+
 def test_one_that_shares_memory_until_it_is_locked_goes_on(made: EvictableNode) -> None:
     tenant = made.tenant(programs=2)
     made.node.checkpoints.during = lambda name, _: tenant.share(1) if name == "lock" else None
