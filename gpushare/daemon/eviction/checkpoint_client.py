@@ -99,15 +99,17 @@ class CheckpointClient:
         """Return the state of a process: RUNNING and so on."""
         return int(self._answered("state", {"pid": pid}, STATE_SECONDS)["state"])
 
-    def lock(self, pids: Sequence[int]) -> list[CheckpointError | None]:
+    def lock(
+        self, pids: Sequence[int], seconds: float = LOCK_SECONDS
+    ) -> list[CheckpointError | None]:
         """Lock all of `pids`; return for each why it is not locked, None: it is.
 
-        The work that each process has submitted is completed first.
+        The work that each process has submitted is completed first, for which it has `seconds`.
         """
-        arguments = {"pids": list(pids), "timeout_ms": int(LOCK_SECONDS * 1000)}
-        answers = self._ask("lock", arguments, LOCK_SECONDS + STATE_SECONDS)["answers"]
-        seconds = (float(answer.get("seconds", 0.0)) for answer in answers)
-        self.driver_seconds += max(seconds, default=0.0)
+        arguments = {"pids": list(pids), "timeout_ms": int(seconds * 1000)}
+        answers = self._ask("lock", arguments, seconds + STATE_SECONDS)["answers"]
+        took = (float(answer.get("seconds", 0.0)) for answer in answers)
+        self.driver_seconds += max(took, default=0.0)
         return [_error("lock", answer) for answer in answers]
 
     def checkpoint(self, pid: int, size_bytes: int) -> None:

@@ -21,6 +21,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import T, Worker
 from gpushare.daemon.eviction.checkpoint_client import (
     KILL_HANGS,
+    LOCK_SECONDS,
     CheckpointClient,
     CheckpointError,
     major_version,
@@ -40,7 +41,12 @@ from gpushare.daemon.eviction.preconditions import (
     why_not_to,
     write_cards,
 )
-from gpushare.daemon.eviction.steps import EvictionFailed, EvictionSteps, TenantEnded
+from gpushare.daemon.eviction.steps import (
+    EvictionFailed,
+    EvictionSteps,
+    NotLocked,
+    TenantEnded,
+)
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
@@ -51,6 +57,7 @@ from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
+from gpushare.protocol import START_SECONDS
 
 
 class Evictions:
@@ -183,13 +190,21 @@ class Evictions:
             raise TenantEnded("the container has exited")
         return record
 
-    def _evict(self, key: str, cause: str, reason: str, *, held: bool = False) -> TenantRecord:
+    def _evict(
+        self,
+        key: str,
+        cause: str,
+        reason: str,
+        lock_seconds: float = LOCK_SECONDS,
+        *,
+        held: bool = False,
+    ) -> TenantRecord:
         record = self._record(key)
         refuse_unevictable(record, self._state)
         with self._counted("eviction") as took:
             cgroups = Cgroups.mounted()
             eviction = new_eviction(record, (cause, reason), cgroups, self._state, held=held)
-            evicted = self._steps.evict(record, eviction, cgroups)
+            evicted = self._steps.evict(record, eviction, cgroups, lock_seconds)
         assert evicted.eviction is not None
         log(
             "tenant-evicted",
@@ -375,10 +390,15 @@ class Evictions:
     def _look(self) -> None:
         """Go on with what another step has left, and forget tenants that have ended."""
         records = self._state.ledger.entries
-        for key in [*self._room.restored, *self._room.refused, *self._state.observed.waiting]:
+        for key in [
+            *self._room.restored,
+            *self._room.refused,
+            *self._room.slow,
+            *self._state.observed.waiting,
+        ]:
             if key not in records:
-                self._room.restored.pop(key, None)
-                self._room.refused.pop(key, None)
+                for times in (self._room.restored, self._room.refused, self._room.slow):
+                    times.pop(key, None)
                 self._waiting.forget(key)
         states = {record.eviction.state for record in records.values() if record.eviction}
         if states & {"evicting", "restoring"}:  # no step is in progress: this thread does them
@@ -508,6 +528,7 @@ class BeforeKill:
 Fits: TypeAlias = Callable[[Sequence[CardCapacity]], bool]
 
 _ROUNDS: Final = 4
+_QUICK_SECONDS: Final = 1.0  # for a candidate's work to end, while there are others
 _REFUSED_SECONDS: Final = 30
 
 
@@ -519,16 +540,17 @@ class RoomMaker:
     for `evict.min_resident`, so that two that need the same room do not take turns without an end;
     one that could not be evicted, for half a minute, or until a start asks that does not wait.
 
-    `evict` is called with a key, the cause and the reason.
+    `evict` is called with a key, the cause, the reason, and for how long work may go on.
     """
 
-    def __init__(self, state: DaemonState, evict: Callable[[str, str, str], object]) -> None:
+    def __init__(self, state: DaemonState, evict: Callable[[str, str, str, float], object]) -> None:
         self._state = state
         self._evict = evict
         #: By key, when a tenant was restored last (monotonic).
         self.restored: dict[str, float] = {}
-        #: Likewise, when it could not be evicted.
+        #: Likewise, when it could not be evicted, and when its work did not end in time.
         self.refused: dict[str, float] = {}
+        self.slow: dict[str, float] = {}
 
     def candidates(self, *, is_online: bool, besides: str) -> list[EvictionCandidate]:
         """Return the tenants that may be evicted for another one."""
@@ -552,11 +574,13 @@ class RoomMaker:
             if key == besides or is_spared:
                 continue
             size_bytes = sum(allocation.quota_bytes for allocation in record.allocations)
+            is_slow = now - self.slow.get(key, -inf) < _REFUSED_SECONDS
             if idle is not None:
-                candidates.append(EvictionCandidate(key, "idle", idle, bytes=size_bytes))
+                candidates.append(EvictionCandidate(key, "idle", is_slow, idle, bytes=size_bytes))
             elif is_online:
-                candidate = EvictionCandidate(key, "offline", 0.0, record.priority, size_bytes)
-                candidates.append(candidate)
+                candidates.append(
+                    EvictionCandidate(key, "offline", is_slow, 0.0, record.priority, size_bytes)
+                )
         self._tell_kept(kept)
         return candidates
 
@@ -605,23 +629,39 @@ class RoomMaker:
         return fits
 
     def make(self, fits: Fits, reason: str, *, is_online: bool, besides: str = "") -> bool:
-        """Evict as many as are needed for what `fits`; whether it has room then."""
-        state = self._state
-        for _ in range(_ROUNDS):
+        """Evict as many as are needed for what `fits`; whether it has room then.
+
+        One that does not end its work within a second is tried again after all others, with the
+        time that is left: an endless kernel delays nobody who has another place.
+        """
+        state, rounds, until = self._state, 0, time.monotonic() + START_SECONDS
+        while rounds < _ROUNDS and time.monotonic() < until:
+            rounds += 1
             capacities = state.decide.run(state.accounts.capacities)
             if fits(capacities):
                 return True
             candidates = self.candidates(is_online=is_online, besides=besides)
-            chosen = chosen_evictions(candidates, capacities, fits)
+            for candidate in (chosen := chosen_evictions(candidates, capacities, fits)):
+                left = min(LOCK_SECONDS, until - time.monotonic())
+                try:
+                    patience = left if candidate.is_slow else _QUICK_SECONDS
+                    self._evict(candidate.key, candidate.cause, reason, patience)
+                except NotLocked as error:
+                    if candidate.is_slow:
+                        self._refuse(candidate.key, error)
+                    else:
+                        rounds -= 1  # the next one does without it, if that can be
+                        self.slow[candidate.key] = time.monotonic()
+                    break
+                except (CannotEvict, EvictionFailed, TenantEnded) as error:
+                    self._refuse(candidate.key, error)
             if not chosen:
                 return False
-            for candidate in chosen:
-                try:
-                    self._evict(candidate.key, candidate.cause, reason)
-                except (CannotEvict, EvictionFailed, TenantEnded) as error:
-                    self.refused[candidate.key] = time.monotonic()
-                    log("eviction-refused", "info", tenant=candidate.key, reason=str(error))
         return False
+
+    def _refuse(self, key: str, error: UserError) -> None:
+        self.refused[key] = time.monotonic()
+        log("eviction-refused", "info", tenant=key, reason=str(error))
 
 
 Cause = Literal["idle", "offline"]
@@ -633,6 +673,7 @@ class EvictionCandidate:
 
     key: str
     cause: Cause
+    is_slow: bool = False  # its work did not end in time lately
     idle_since: float = 0.0  # of the epoch; 0.0: it is not idle
     priority: int = 0  # 0 is the most important
     bytes: int = 0
@@ -644,8 +685,8 @@ def chosen_evictions(
     """Return the tenants to evict so that `fits` holds of the cards without them; none: it cannot.
 
     As few as possible: first the idle ones, beginning with the one that has been idle the longest,
-    then the offline ones, beginning with the least important. One is added after another until it
-    fits. Those that turn out not to be needed stay.
+    then the offline ones, beginning with the least important, and last those that are slow. One is
+    added after another until it fits. Those that turn out not to be needed stay.
     """
     taken: list[EvictionCandidate] = []
     for candidate in sorted(candidates, key=_order):
@@ -663,7 +704,14 @@ def chosen_evictions(
 
 def _order(candidate: EvictionCandidate) -> tuple[object, ...]:
     is_busy = candidate.cause == "offline"
-    return is_busy, candidate.idle_since, -candidate.priority, candidate.bytes, candidate.key
+    return (
+        candidate.is_slow,
+        is_busy,
+        candidate.idle_since,
+        -candidate.priority,
+        candidate.bytes,
+        candidate.key,
+    )
 
 
 def _less(

@@ -18,7 +18,11 @@ from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.eviction.checkpoint_client import CheckpointClient, CheckpointError
+from gpushare.daemon.eviction.checkpoint_client import (
+    LOCK_SECONDS,
+    CheckpointClient,
+    CheckpointError,
+)
 from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
     driver_processes,
@@ -49,6 +53,10 @@ class EvictionFailed(UserError):
     """The driver could not do it; the text says what was put back, and what could not be."""
 
 
+class NotLocked(EvictionFailed):
+    """Its work did not end in time: it goes on."""
+
+
 class TenantEnded(UserError):
     """The tenant has ended meanwhile."""
 
@@ -61,7 +69,11 @@ class EvictionSteps:
         self._client = client
 
     def evict(
-        self, record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups
+        self,
+        record: TenantRecord,
+        eviction: EvictionRecord,
+        cgroups: Cgroups,
+        lock_seconds: float = LOCK_SECONDS,
     ) -> TenantRecord:
         """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded."""
         self.record(record, eviction)
@@ -76,9 +88,9 @@ class EvictionSteps:
             eviction = replace(eviction, processes=living)
             self.record(record, eviction)
         try:
-            self._lock(record, eviction)
+            self._lock(record, eviction, lock_seconds)
         except CheckpointError as error:
-            self._put_back(record, eviction, f"it could not be locked ({error})")
+            self._put_back(record, eviction, f"it could not be locked ({error})", NotLocked)
         why = why_not_claimed(record, self._state.tenants)
         if why:
             self._put_back(record, eviction, why)
@@ -163,11 +175,11 @@ class EvictionSteps:
         ]
         return pairs if any(before != after for before, after in pairs) else []
 
-    def _lock(self, record: TenantRecord, eviction: EvictionRecord) -> None:
+    def _lock(self, record: TenantRecord, eviction: EvictionRecord, seconds: float) -> None:
         living = self._living(eviction)
         if not living:
             raise TenantEnded(f"{record.title} has ended")
-        errors = self._client.lock([process.pid for process in living])
+        errors = self._client.lock([process.pid for process in living], seconds)
         for process, error in zip(living, errors, strict=True):
             if error is not None and is_same(process):
                 raise error
@@ -177,7 +189,13 @@ class EvictionSteps:
             with _while_it_lives(process):
                 self._client.checkpoint(process.pid, eviction.bytes)
 
-    def _put_back(self, record: TenantRecord, eviction: EvictionRecord, why: str) -> None:
+    def _put_back(
+        self,
+        record: TenantRecord,
+        eviction: EvictionRecord,
+        why: str,
+        kind: type[EvictionFailed] = EvictionFailed,
+    ) -> None:
         """Have a tenant go on whose eviction failed; always raises EvictionFailed."""
         text = f"{record.title} could not be evicted: {why}"
         try:
@@ -187,7 +205,7 @@ class EvictionSteps:
             raise EvictionFailed(f"{text}, nor could it be put back: {error}") from error
         self._open(record)
         log("tenant-eviction-failed", "warning", **record.identity, error=why)
-        raise EvictionFailed(f"{text}. It goes on as before")
+        raise kind(f"{text}. It goes on as before")
 
     def _release_all(self, eviction: EvictionRecord) -> None:
         """Restore what is in host memory, and unlock all; CheckpointError where that is not so."""

@@ -21,11 +21,13 @@ class FakeCheckpoints(CheckpointClient):
     pairs: list[tuple[tuple[str, str], ...]] = field(default_factory=list)
     during: Callable[[str, int], None] = lambda *_: None
     driver_seconds: float = 0.0
+    patience: list[float] = field(default_factory=list)  # seconds that each lock had
 
     def state(self, pid: int) -> int:
         return self.states.get(pid, api.RUNNING)
 
-    def lock(self, pids: Sequence[int]) -> list[CheckpointError | None]:
+    def lock(self, pids: Sequence[int], seconds: float = 20.0) -> list[CheckpointError | None]:
+        self.patience.append(seconds)
         found: list[CheckpointError | None] = []
         for pid in pids:
             try:

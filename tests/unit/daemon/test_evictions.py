@@ -230,6 +230,26 @@ def test_what_the_driver_cannot_evict_is_refused_before_the_lock(made: Evictable
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_an_endless_kernel_delays_a_start_for_a_second(made: EvictableNode, others: bool) -> None:
+    """Another one is evicted then; where there is none, it has what is left of the time."""
+    made.configure(offline=True)
+    endless = made.tenant(gib=100, devices="0", class_="offline", priority="9")
+    if others:
+        other = made.tenant(gib=100, devices="1", class_="offline", priority="1")
+    else:
+        opened(made.node, memory="100GiB", devices="1")
+    made.node.checkpoints.faults["lock", endless.pids[0]] = SLOW
+    opened(made.node, memory="100GiB", class_="online")
+    first, second = made.node.checkpoints.patience
+    assert first == 1.0
+    if others:
+        assert (second, endless.goes_on, other.state) == (1.0, True, "evicted")
+    else:
+        assert endless.state == "evicted"
+        assert 10 < second <= 20
+
+
 def test_a_start_that_is_refused_because_of_a_claim_is_explained(
     made: EvictableNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
