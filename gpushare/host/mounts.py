@@ -142,12 +142,23 @@ def clone(target: MountPath) -> int:
     return descriptor
 
 
+def root_is_shared(mountinfo: str) -> bool:
+    """Whether mounts beneath / propagate, by the text of a mountinfo file (proc(5))."""
+    fields = (line.partition(" - ")[0].split() for line in mountinfo.splitlines())
+    # Of several mounts over each other, the last is the one that is seen.
+    roots = [tags for _, _, _, _, point, _, *tags in fields if point == "/"]
+    return bool(roots) and any(tag.startswith("shared:") for tag in roots[-1])
+
+
 def own_shared_memory() -> None:
     """Give this process a mount namespace in which /dev/shm is empty, and only its own.
 
     As root, NVIDIA's driver opens /dev/shm/cuda_injection_path_shm at each cuInit, whoever has
     placed it there. Before any other thread is started; later mounts of the host propagate here.
+    Where they would not, because the host's root is no shared mount (without systemd), it stays.
     """
+    if not root_is_shared(Path("/proc/self/mountinfo").read_text(encoding="utf-8")):
+        return
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_SLAVE)
     tmpfs(SHARED_MEMORY, flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, data="mode=700,size=64m")
