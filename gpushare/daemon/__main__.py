@@ -28,7 +28,7 @@ from gpushare.daemon.lifecycle.driver_loader import DriverLoader, SamplingLoop
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.operator import reload
-from gpushare.daemon.pages.mounts import TenantMounts, reaches_host
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.tenants import SIZE_BYTES
 from gpushare.daemon.scheduler_sync import SchedulerSync
 from gpushare.daemon.service import systemd
@@ -40,7 +40,6 @@ from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
 from gpushare.errors import UserError, exit_with
 from gpushare.host.driver import device_nodes
-from gpushare.host.mounts import own_shared_memory
 from gpushare.host.rooted_tree import RootedTree
 
 _FINISH_SECONDS: Final = 5.0
@@ -100,8 +99,6 @@ def run(config: Config) -> None:
         privileges.raise_descriptors()
         # Before any other thread is there: both are each thread's own.
         privileges.settle()
-        if config.mount_namespace is not None or reaches_host():
-            own_shared_memory()
         # A SIGHUP that arrives before there is a configuration to reload must not end the daemon.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         listener = StartingSocket(config.socket, reload.read_gid(config))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -142,26 +143,26 @@ def clone(target: MountPath) -> int:
     return descriptor
 
 
-def root_is_shared(mountinfo: str) -> bool:
-    """Whether mounts beneath / propagate, by the text of a mountinfo file (proc(5))."""
-    fields = (line.partition(" - ")[0].split() for line in mountinfo.splitlines())
-    # Of several mounts over each other, the last is the one that is seen.
-    roots = [tags for _, _, _, _, point, _, *tags in fields if point == "/"]
-    return bool(roots) and any(tag.startswith("shared:") for tag in roots[-1])
-
-
 def own_shared_memory() -> None:
-    """Give this process a mount namespace in which /dev/shm is empty, and only its own.
+    """Give this process, of one thread, an empty /dev/shm of its own; OSError.
 
-    As root, NVIDIA's driver opens /dev/shm/cuda_injection_path_shm at each cuInit, whoever has
-    placed it there. Before any other thread is started; later mounts of the host propagate here.
-    Where they would not, because the host's root is no shared mount (without systemd), it stays.
+    For what calls cuInit as root: NVIDIA's driver opens /dev/shm/cuda_injection_path_shm at each,
+    whoever has placed it there.
     """
-    if not root_is_shared(Path("/proc/self/mountinfo").read_text(encoding="utf-8")):
-        return
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_SLAVE)
     tmpfs(SHARED_MEMORY, flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, data="mode=700,size=64m")
+
+
+_OWN: Final = f"""
+import ctypes, os, sys
+libc, none = ctypes.CDLL(None), b"none"
+if not libc.unshare({CLONE_NEWNS}) and not libc.mount(none, b"/", None, {MS_REC | MS_SLAVE}, None):
+    libc.mount(none, b"{SHARED_MEMORY}", b"tmpfs", {MS_NOSUID | MS_NODEV | MS_NOEXEC}, b"mode=700")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+#: Before the words of a program, by its path: it has what `own_shared_memory` gives, where it may.
+WITH_OWN_SHARED_MEMORY: Final = (sys.executable, "-I", "-S", "-c", _OWN)
 
 
 def unshare(flags: int) -> None:

@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any, Final, Protocol
 
 from gpushare.errors import UserError
+from gpushare.host.mounts import WITH_OWN_SHARED_MEMORY
 from gpushare.verify import image
 
 ANSWER_SECONDS = 60.0  # the first container start of an engine on a slow disk
@@ -277,14 +278,6 @@ class Containerd:
             _quiet(["ctr", "images", "rm", "--sync", removed], self.env, check=False)
 
 
-#: As root, the driver opens a file there at each cuInit, whoever has placed it.
-_OWN_SHARED_MEMORY: Final = (
-    *("unshare", "--mount", "sh", "-ec"),
-    'mount -t tmpfs none /dev/shm; exec "$@"',
-    "sh",
-)
-
-
 @dataclass
 class HostRunner:
     """No container: `gpushare run` on this host."""
@@ -301,7 +294,7 @@ class HostRunner:
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
         """Return the command that starts tenant `name`."""
         flags = [word for key, value in quota.items() for word in (f"--{key}", value)]
-        own = _OWN_SHARED_MEMORY if os.geteuid() == 0 else ()
+        own = WITH_OWN_SHARED_MEMORY if os.geteuid() == 0 else ()
         return [*self.cli, "run", "--name", name, *flags, "--", *own, str(self.probe), *command]
 
     def kill(self, name: str) -> list[str]:

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from gpushare.client import DaemonUnreachable, RequestRefused
+from gpushare.host.mounts import WITH_OWN_SHARED_MEMORY
 from gpushare.verify.image import PROGRAM
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
@@ -169,3 +172,37 @@ def test_the_time_of_an_evicted_container_ends_while_its_program_waits(own: Stac
         events = {one["event"]: one["fields"] for one in client.history(bundle.id)}
         assert events["tenant-stop-requested"]["by"] == "time-limit"
         assert "tenant-restored" not in events
+
+
+@pytest.fixture
+def planted() -> Iterator[Path]:
+    """A file that anybody may have placed in the host's /dev/shm."""
+    file = Path("/dev/shm") / f"gpushare-test-{os.getpid()}"
+    file.touch()
+    yield file
+    file.unlink()
+
+
+def test_what_calls_the_driver_as_root_has_an_empty_shared_memory(
+    own: Stack, planted: Path
+) -> None:
+    """The eviction's worker, and before each other program a helper."""
+    with holding(own, "4GiB") as (bundle, _):
+        own.client.evict(bundle.id)
+        [worker] = [
+            folder
+            for folder in Path("/proc").iterdir()
+            if folder.name.isdecimal() and is_worker(folder, own.client.status()["pid"])
+        ]
+        assert list((worker / "root/dev/shm").iterdir()) == []
+    listed = [*WITH_OWN_SHARED_MEMORY, "/bin/ls", str(planted.parent)]
+    assert subprocess.run(listed, check=True, capture_output=True).stdout == b""
+
+
+def is_worker(folder: Path, parent: int) -> bool:
+    """Whether a folder of /proc is the eviction worker of that gpushared."""
+    with suppress(OSError):
+        status = (folder / "status").read_text()
+        words = (folder / "cmdline").read_bytes()
+        return f"\nPPid:\t{parent}\n" in status and b"eviction" in words
+    return False

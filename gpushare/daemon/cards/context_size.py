@@ -23,6 +23,7 @@ from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card
+from gpushare.host.mounts import WITH_OWN_SHARED_MEMORY
 from gpushare.oci.bounded_read import replace_file
 
 _NAME: Final = "contexts.json"
@@ -159,7 +160,7 @@ def measure_context(
     argv = [str(probe.program), "--library", str(probe.library), "--card", str(number)]
     try:
         program = subprocess.Popen(
-            [*argv, "context"],
+            [*WITH_OWN_SHARED_MEMORY, *argv, "context"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ worker asks the driver for. It makes no context, so it holds no memory of a card
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -16,10 +17,13 @@ from typing import Any, Final
 
 from gpushare.daemon.cards.worker_main import run_worker
 from gpushare.daemon.core import privileges
+from gpushare.host.mounts import own_shared_memory
 
 
 def main() -> None:
     """Answer until gpushared hangs up."""
+    with contextlib.suppress(OSError):
+        own_shared_memory()
     run_worker("eviction", privileges.EVICTION_WORKER, CheckpointApi, _failure)
 
 

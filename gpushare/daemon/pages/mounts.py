@@ -50,13 +50,6 @@ _NEEDED: Final = (
 )
 
 
-def reaches_host() -> bool:
-    """Whether mounts are made in the host's namespace, and not in that of this process."""
-    with contextlib.suppress(OSError):
-        return os.getpid() != 1 and bool(HOST.stat())
-    return False
-
-
 class MountsError(UserError):
     """Tenants' pages cannot be mounted on this machine."""
 
