@@ -80,7 +80,6 @@ class Node:
     fingerprint: DriverFingerprint | None = None  # of the driver as it was last taken over
     driver_fault: str = ""  # why the driver, which was loaded, can no longer be used for containers
     config_fault: str = ""  # why the current file was rejected
-    warnings: list[str] = field(default_factory=list)
     scheduler_pid: int = 0  # the process that enforces compute shares; 0: none
     scheduler_fault: str = ""  # why not, or for which tenant not
     mps: MpsCards = field(default_factory=MpsCards)

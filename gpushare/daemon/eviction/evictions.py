@@ -472,14 +472,6 @@ PATIENCE_SECONDS: Final = 60.0
 REASON: Final = "before it is killed: the driver hangs on the kill of a restored process"
 
 
-@dataclass
-class _Attempt:
-    """An eviction before a kill; `until` is of the monotonic clock."""
-
-    until: float
-    done: bool = False
-
-
 def kill_hangs(record: TenantRecord, node: Node) -> bool:
     """Whether the kill of a tenant may hang the host: its driver has restored it."""
     if not record.is_restored or record.eviction is not None or node.driver is None:
@@ -497,31 +489,33 @@ class BeforeKill:
 
     def __init__(self, state: DaemonState, evictions: Evictions) -> None:
         self._state, self._evictions = state, evictions
-        self._attempts: dict[str, _Attempt] = {}  # by the tenant's key
+        self._patience: dict[str, float] = {}  # by the tenant's key: until when (monotonic)
 
     def postpones(self, record: TenantRecord, again: Callable[[], None]) -> bool:
         """Whether the kill of `record` has to wait: its eviction is begun, or goes on.
 
         `again` is run by the freeze thread when it need not wait any more.
         """
-        for key in self._attempts.keys() - self._state.ledger.entries.keys():
-            del self._attempts[key]
-        attempt = self._attempts.get(record.key)
-        if attempt is None:
+        for key in self._patience.keys() - self._state.ledger.entries.keys():
+            del self._patience[key]
+        if record.key not in self._patience:
             if not kill_hangs(record, self._state.node):
                 return False
-            attempt = self._attempts[record.key] = _Attempt(time.monotonic() + PATIENCE_SECONDS)
-            self._state.requests.submit(lambda: self._evict(record, attempt, again))
-        return not attempt.done and time.monotonic() < attempt.until
+            self._patience[record.key] = time.monotonic() + PATIENCE_SECONDS
+            self._state.requests.submit(lambda: self._evict(record, again))
+        return time.monotonic() < self._patience[record.key]
 
-    def _evict(self, record: TenantRecord, attempt: _Attempt, again: Callable[[], None]) -> None:
+    def _evict(self, record: TenantRecord, again: Callable[[], None]) -> None:
+        def over() -> None:
+            self._patience[record.key] = -inf
+            again()
+
         try:
             self._evictions.evict(record.key, REASON, held=True)
         except UserError as error:
             log("eviction-refused", "info", tenant=record.key, reason=str(error))
         finally:
-            attempt.done = True
-            self._state.freezing.submit(again)
+            self._state.freezing.submit(over)
 
 
 #: Whether a request has room on these cards.

@@ -14,6 +14,7 @@ import json
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,9 @@ NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 _DOCKER_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MOST_BYTES: Final = 4 << 20
 _MOST_LABEL_LETTERS: Final = 128
+# Of the connection; then of an answer that is no document of an engine's.
+_NO_ENGINE: Final = OSError, http.client.HTTPException
+_NO_NAME: Final = ValueError, LookupError, TypeError, AttributeError
 
 
 SHORTEST_ID: Final = 4  # of a name that is refused because another tenant's id begins with it
@@ -106,27 +110,18 @@ def ask_engines(identity: str, sockets: Iterable[Path], seconds: float) -> Conta
 
 
 def _ask(identity: str, path: Path, seconds: float) -> ContainerName | None:
-    connection = UnixSocketConnection(path, seconds)
-    try:
+    with (
+        suppress(*_NO_ENGINE, *_NO_NAME),
+        closing(UnixSocketConnection(path, seconds)) as connection,
+    ):
         connection.request("GET", f"/containers/{identity}/json")
         response = connection.getresponse()
-        if response.status != http.client.OK:
-            return None
-        document = json.loads(response.read(_MOST_BYTES))
-        engine = "podman" if "podman" in path.name else "docker"
-        labels = dict(document.get("Config", {}).get("Labels") or {})
-        return ContainerName(engine, str(document["Name"]).removeprefix("/"), labels)
-    except (
-        OSError,
-        http.client.HTTPException,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,  # of what is no object
-    ):
-        return None
-    finally:
-        connection.close()
+        if response.status == http.client.OK:
+            document = json.loads(response.read(_MOST_BYTES))
+            engine = "podman" if "podman" in path.name else "docker"
+            labels = dict(document.get("Config", {}).get("Labels") or {})
+            return ContainerName(engine, str(document["Name"]).removeprefix("/"), labels)
+    return None
 
 
 class UnixSocketConnection(http.client.HTTPConnection):

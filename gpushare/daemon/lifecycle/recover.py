@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -48,7 +48,10 @@ _MOST_BYTES: Final = 1 << 20  # of a mountinfo
 
 def is_used(directory: int) -> bool:
     """Whether any process has the pages at `directory` open or mounted."""
-    return _is_held(directory) or bool(users_of(os.fstat(directory).st_dev))
+    with contextlib.suppress(OSError), contextlib.closing(StatusPage(directory)) as status:
+        if status.is_held():
+            return True
+    return bool(users_of(os.fstat(directory).st_dev))
 
 
 def recovered(key: str, directory: int, ledger: Ledger) -> TenantRecord | None:
@@ -56,7 +59,12 @@ def recovered(key: str, directory: int, ledger: Ledger) -> TenantRecord | None:
 
     Never less than was reserved: cores count as guaranteed, because the policy is not known.
     """
-    process = _first(users_of(os.fstat(directory).st_dev))
+    # The first process of a container, or the oldest.
+    process = min(
+        users_of(os.fstat(directory).st_dev),
+        key=lambda user: (user.namespaced_pid != 1, user.starttime, user.pid),
+        default=None,
+    )
     try:
         grant = GrantPage.adopt(directory)
         allocations = tuple(_allocation(grant, number) for number in range(grant.card_count))
@@ -99,11 +107,8 @@ def recovered(key: str, directory: int, ledger: Ledger) -> TenantRecord | None:
 
 def _eviction(entry: TenantRecord, directory: int) -> EvictionRecord:
     """Return the eviction of a tenant whose calls wait: how far it got, the driver will say."""
-    status = StatusPage(directory)
-    try:
+    with contextlib.closing(StatusPage(directory)) as status:
         claims = status.claims(len(entry.allocations))
-    finally:
-        status.close()
     claimed = {(claim.pid, claim.starttime) for claim in claims}
     members = processes.members(entry.cgroup, entry.pid, processes.Cgroups.mounted())
     return EvictionRecord(
@@ -191,17 +196,6 @@ def _is_mounted(mountinfo: Path, device: int) -> bool:
     return any(len(line) > 4 and line[2] == wanted and TENANT_DIR in line[4] for line in fields)
 
 
-def _is_held(directory: int) -> bool:
-    try:
-        status = StatusPage(directory)
-    except OSError:
-        return False
-    try:
-        return status.is_held()
-    finally:
-        status.close()
-
-
 def _allocation(grant: GrantPage, number: int) -> CardAllocation:
     memory_bytes, limit_bytes = grant.memory_bytes(number), grant.limit_bytes(number)
     managed_bytes = grant.managed_limit_bytes(number)
@@ -215,14 +209,6 @@ def _allocation(grant: GrantPage, number: int) -> CardAllocation:
         memory_limit_bytes=limit_bytes if limit_bytes > memory_bytes else None,
         managed_bytes=managed_bytes,
     )
-
-
-def _first(users: Iterable[Process]) -> Process | None:
-    """Return the first process of a container, or the oldest."""
-    order = sorted(
-        users, key=lambda process: (process.namespaced_pid != 1, process.starttime, process.pid)
-    )
-    return order[0] if order else None
 
 
 def _id(cgroup: str) -> str:

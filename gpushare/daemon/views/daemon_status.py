@@ -65,7 +65,7 @@ def _mps_faults(capacity: CardCapacity, node: Node, ledger: Ledger) -> Iterator[
 def _warnings(state: DaemonState) -> Iterator[str]:
     """Yield a sentence for each fault of the node, the empty text for one that there is not."""
     node, ledger, stale = state.node, state.ledger, state.observed.usage.stale
-    yield from (*node.warnings, *ledger.notices, ledger.fault, ledger.integrity.why)
+    yield from (*ledger.notices, ledger.fault, ledger.integrity.why)
     if node.driver is None:
         yield node.no_driver_reason
     else:
