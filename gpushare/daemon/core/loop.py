@@ -31,6 +31,7 @@ from gpushare.daemon.core.log import log
 
 _CHECK_SECONDS: Final = 0.1
 _SHORT_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.5
 Call = Callable[[], Any]
 T = TypeVar("T")
 
@@ -109,9 +110,16 @@ class Loop:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
-    def watches(self, fd: int) -> bool:
-        """Whether `fd` is watched."""
-        return fd in self._selector.get_map()
+    def pause(self, paused: socket.socket, function: Call) -> None:
+        """Leave a socket alone for a while, and then `read` it again, unless it is closed."""
+        fd = paused.fileno()
+        self.forget(fd)
+
+        def resume() -> None:
+            if paused.fileno() == fd:
+                self.read(fd, function)
+
+        self.later(_PAUSE_SECONDS, resume)
 
     def run(self) -> None:
         """Run callbacks until `stop`."""

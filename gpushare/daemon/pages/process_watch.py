@@ -22,7 +22,6 @@ import resource
 import socket
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -30,8 +29,6 @@ from typing import Final
 from gpushare import abi
 from gpushare.daemon.core.log import Allowance, log
 from gpushare.daemon.core.loop import Loop, Signal, credentials
-
-_PAUSE_SECONDS = 0.5
 
 
 class ProcessWatch:
@@ -81,7 +78,7 @@ class ProcessWatch:
     def _accept(self, tenant_socket: TenantSocket) -> None:
         again = partial(self._accept, tenant_socket)
         if not tenant_socket.arrivals.take(time.monotonic()):
-            self._pause(tenant_socket.listener, again)
+            self._loop.pause(tenant_socket.listener, again)
             return
         try:
             connection = tenant_socket.accept(self._most_of(tenant_socket))
@@ -90,7 +87,7 @@ class ProcessWatch:
                 raise
             # With no descriptor free the listener stays ready.
             log("descriptors-exhausted", "error", tenant=tenant_socket.key)
-            self._pause(tenant_socket.listener, again)
+            self._loop.pause(tenant_socket.listener, again)
             return
         if connection is not None:
             self._loop.read(connection.fileno(), partial(self._receive, tenant_socket, connection))
@@ -106,24 +103,13 @@ class ProcessWatch:
         others -= len(tenant_socket.connections)
         return max(capacity // max(1, len(self._sockets)), capacity - others)
 
-    def _pause(self, paused: socket.socket, read: Callable[[], None]) -> None:
-        """Leave a tenant's listener, or one of its connections, alone for a while."""
-        fd = paused.fileno()
-        self._loop.forget(fd)
-
-        def resume() -> None:
-            if paused.fileno() == fd:  # not closed meanwhile
-                self._loop.read(fd, read)
-
-        self._loop.later(_PAUSE_SECONDS, resume)
-
     def _receive(self, tenant_socket: TenantSocket, connection: socket.socket) -> None:
         fd = connection.fileno()
         if not tenant_socket.receive(connection, time.monotonic()):
             self._loop.forget(fd)
         elif tenant_socket.is_flooded:
             # A tenant that sends without end would keep the main thread busy.
-            self._pause(connection, partial(self._receive, tenant_socket, connection))
+            self._loop.pause(connection, partial(self._receive, tenant_socket, connection))
 
     def _close_pidfd(self, key: str) -> None:
         pidfd = self._pidfds.pop(key, None)

@@ -256,7 +256,6 @@ def find_operation(
 
 _MOST_CONNECTIONS: Final = 512
 _MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
-_PAUSE_SECONDS: Final = 0.5
 _QUEUED_SECONDS: Final = 2.0  # how often a client whose request is in a queue is told so
 _DRAIN_SECONDS: Final = 10.0
 #: Connections and requests of one user other than root: at once, and a second.
@@ -291,7 +290,6 @@ class ControlServer:
         self._served = 0.0  # when clients could last see that one was served
         self._connects, self._reads = Allowances(*_CONNECTS), Allowances(*_READS_OF_ONE_USER)
         self._changes = Allowances(*_CHANGES_OF_ONE_USER)
-        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for waiting in starting.open():
             self._welcome(waiting)
         self._listen()
@@ -332,7 +330,8 @@ class ControlServer:
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
-            self._shed()
+            log("descriptors-exhausted", "error")
+            self._loop.pause(self._socket.listener, self._accept)
             return
         self._welcome(accepted)
 
@@ -354,26 +353,6 @@ class ControlServer:
         if len(self._connections) >= _MOST_CONNECTIONS or same >= _MOST_OF_ONE_USER:
             return True
         return not self._connects.take(f"uid {uid}", time.monotonic())
-
-    def _shed(self) -> None:
-        """Out of descriptors: turn one client away with the spare one, and pause.
-
-        The listener stays readable as long as a client waits, so without the pause we would spin.
-        """
-        log("descriptors-exhausted", "error")
-        os.close(self._spare)
-        with contextlib.suppress(OSError):
-            self._socket.listener.accept()[0].close()
-        with contextlib.suppress(OSError):
-            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        fd = self._socket.listener.fileno()
-        self._loop.forget(fd)
-
-        def resume() -> None:
-            if fd == self._socket.listener.fileno() and not self._loop.watches(fd):
-                self._loop.read(fd, self._accept)
-
-        self._loop.later(_PAUSE_SECONDS, resume)
 
     def _show_service(self) -> None:
         """Set the socket's modification time: a client that waits sees that others are served."""

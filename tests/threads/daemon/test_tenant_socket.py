@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpushare import abi
+from gpushare.daemon.core import loop as core_loop
 from gpushare.daemon.core.log import Allowance
 from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.pages import process_watch
@@ -149,7 +150,7 @@ LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_watch, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(core_loop, "_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(process_watch, "log", lambda *_, **__: None)
 
 
