@@ -125,17 +125,6 @@ class AuditFinding:
 
 
 @dataclass(frozen=True)
-class UnallocatedContainer:
-    """A process of a container that uses the card `uuid` without an allocation."""
-
-    pid: int
-    name: str
-    container: str
-    uuid: str
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Shortfall:
     """Memory within a tenant's quota that a card did not have, as it was last reported."""
 
@@ -158,7 +147,8 @@ class Observations:
     peaks: Mapping[TenantOnCard, int] = field(default_factory=dict)  # the most bytes ever seen
     compute: Mapping[TenantOnCard, ComputeUsage] = field(default_factory=dict)
     findings: Mapping[TenantOnCard, AuditFinding] = field(default_factory=dict)
-    unallocated: tuple[UnallocatedContainer, ...] = ()
+    #: Processes of containers that use a card without an allocation, each with the card's UUID.
+    unallocated: tuple[tuple[str, NonTenantProcess], ...] = ()
     idle: Mapping[str, float] = field(default_factory=dict)  # by tenant key: since, of the epoch
     shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)
     waiting: Mapping[str, float] = field(default_factory=dict)  # for a restore; as `idle`

@@ -126,11 +126,6 @@ class ProcessOwners:
         self._hierarchies = {cgroup.partition(":")[0] for cgroup in self._by_cgroup}
         self._by_pid = {record.pid: record.key for record in bound}
 
-    def of(self, pid: int) -> str | None:
-        """Return the tenant that process `pid` belongs to; None: none, or not known."""
-        keys = self.all_of(pid)
-        return next(iter(keys)) if len(keys) == 1 else None
-
     def all_of(self, pid: int) -> frozenset[str]:
         """Return the tenants whose cgroups process `pid` is in; of several none is believed."""
         paths = processes.cgroups_of(pid)

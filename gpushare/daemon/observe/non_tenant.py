@@ -32,8 +32,8 @@ from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import processes
-from gpushare.daemon.identity.pid_resolver import Keys, ListedPid, PidResolver
-from gpushare.daemon.observed import AuditInput, CardUsage, Observations, UnallocatedContainer
+from gpushare.daemon.identity.pid_resolver import Keys, PidResolver
+from gpushare.daemon.observed import AuditInput, CardUsage, Observations
 from gpushare.daemon.placement.model import NonTenantProcess
 
 _GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
@@ -254,7 +254,7 @@ class UnallocatedContainers:
         do: str,
     ) -> None:
         """Note each container, and do about it what the operator chose: ignore, warn or kill."""
-        containers: list[UnallocatedContainer] = []
+        containers: list[tuple[str, NonTenantProcess]] = []
         looks: dict[tuple[int, int, str], int] = {}
         sightings = {
             (uuid, use.pid): sighting
@@ -272,51 +272,32 @@ class UnallocatedContainers:
                 tenant = look.entries.get(sighting.key or "")
                 if tenant is not None and tenant.state == "bound":
                     continue  # its quota there is 0, and the audit judges it
-                container = UnallocatedContainer(
-                    non_tenant.pid, non_tenant.name, non_tenant.container, uuid, non_tenant.bytes
-                )
                 place = non_tenant.pid, sighting.process.starttime, uuid
-                looks[place] = self._looks.get(place, 0) + 1
-                containers.append(container)
-                _act(container, looks[place], sighting, resolver, keys, do)
+                seen = looks[place] = self._looks.get(place, 0) + 1
+                containers.append((uuid, non_tenant))
+                figures = {
+                    "card": uuid,
+                    "pid": non_tenant.pid,
+                    "program": non_tenant.name,
+                    "container": non_tenant.container,
+                    "used_bytes": non_tenant.bytes,
+                }
+                if seen == 1 and do != "ignore":
+                    log("unallocated-container-detected", "warning", **figures)
+                if do == "kill" and seen >= _KILL_LOOKS and resolver.is_there(sighting, keys):
+                    _kill(resolver.descriptor(non_tenant.pid), seen, figures)
         self._looks = looks
         self._observed.unallocated = tuple(containers) if do != "ignore" else ()
 
 
-def _act(  # noqa: PLR0913, PLR0917 - the process, and what is decided of it
-    container: UnallocatedContainer,
-    looks: int,
-    sighting: ListedPid,
-    resolver: PidResolver,
-    keys: Keys,
-    do: str,
-) -> None:
-    if looks == 1 and do != "ignore":
-        log("unallocated-container-detected", "warning", **_figures(container))
-    if do != "kill" or looks < _KILL_LOOKS or not resolver.is_there(sighting, keys):
-        return
-    descriptor = resolver.descriptor(container.pid)
+def _kill(descriptor: int | None, looks: int, figures: Mapping[str, object]) -> None:
+    """Kill the process of a pidfd; a failure is logged once."""
     if descriptor is None:
         return
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     except OSError as error:
         if looks == _KILL_LOOKS:
-            log(
-                "unallocated-container-kill-failed",
-                "error",
-                error=str(error),
-                **_figures(container),
-            )
+            log("unallocated-container-kill-failed", "error", error=str(error), **figures)
         return
-    log("unallocated-container-killed", "warning", **_figures(container))
-
-
-def _figures(container: UnallocatedContainer) -> dict[str, object]:
-    return {
-        "card": container.uuid,
-        "pid": container.pid,
-        "program": container.name,
-        "container": container.container,
-        "used_bytes": container.bytes,
-    }
+    log("unallocated-container-killed", "warning", **figures)

@@ -71,10 +71,10 @@ def _warnings(state: DaemonState) -> Iterator[str]:
     else:
         yield node.driver_fault or (f"the driver's figures are stale: {stale}" if stale else "")
     yield from _unhealthy(state)
-    for container in state.observed.unallocated[:_MOST_UNALLOCATED]:
+    for uuid, process in state.observed.unallocated[:_MOST_UNALLOCATED]:
         yield (
-            f"process {container.pid} ({container.name}) in {container.container} has "
-            f"{format_size(container.bytes)} of card {card_index(container.uuid, node)} and no "
+            f"process {process.pid} ({process.name}) in {process.container} has "
+            f"{format_size(process.bytes)} of card {card_index(uuid, node)} and no "
             "allocation: it bypasses gpushare. Run it with the runtime gpushare, without "
             "--privileged"
         )

@@ -339,9 +339,7 @@ def test_a_process_in_two_tenants_cgroups_belongs_to_neither(
     monkeypatch.setattr(
         processes, "cgroups_of", lambda _: {"devices": "/x/a", "pids": "/x/b/inner"}
     )
-    owners = ProcessOwners({"a": one, "b": other})
-    assert owners.all_of(7) == {"a", "b"}
-    assert owners.of(7) is None
+    assert ProcessOwners({"a": one, "b": other}).all_of(7) == {"a", "b"}
 
 
 def test_a_nested_tenants_process_belongs_to_the_inner_tenant(
@@ -350,7 +348,7 @@ def test_a_nested_tenants_process_belongs_to_the_inner_tenant(
     outer = replace(fakes.entry(), key="a", state="bound", cgroup=":/x/a")
     inner = replace(fakes.entry(), key="b", state="bound", cgroup=":/x/a/docker/b")
     monkeypatch.setattr(processes, "cgroups_of", lambda _: {"": "/x/a/docker/b/init"})
-    assert ProcessOwners({"a": outer, "b": inner}).of(7) == "b"
+    assert ProcessOwners({"a": outer, "b": inner}).all_of(7) == {"b"}
 
 
 @pytest.fixture
