@@ -56,15 +56,6 @@ class LoadedDriver:
         return next((card for card in self.cards if card.uuid == uuid), None)
 
 
-@dataclass(frozen=True)
-class DriverFingerprint:
-    """All that changes with the driver: the module's version, the majors, the libraries' files."""
-
-    module: str | None
-    majors: str
-    files: tuple[tuple[int, ...] | None, ...]
-
-
 @dataclass
 class Node:
     """The machine. Without a `driver`, `no_driver_reason` says why."""
@@ -77,7 +68,7 @@ class Node:
     numa: Numa = field(default_factory=Numa)
     driver: LoadedDriver | None = None
     no_driver_reason: str = ""
-    fingerprint: DriverFingerprint | None = None  # of the driver as it was last taken over
+    fingerprint: object = None  # driver_fingerprint() of the driver as it was last taken over
     driver_fault: str = ""  # why the driver, which was loaded, can no longer be used for containers
     config_fault: str = ""  # why the current file was rejected
     scheduler_pid: int = 0  # the process that enforces compute shares; 0: none

@@ -27,7 +27,7 @@ from gpushare.daemon.cards.driver_client import DriverError, DriverGeneration, D
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import device_clients
-from gpushare.daemon.node import DriverFingerprint, LoadedDriver, Node, NoDriver
+from gpushare.daemon.node import LoadedDriver, Node, NoDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
 from gpushare.daemon.placement.model import Card
@@ -321,15 +321,21 @@ def _is_simulated(place: Path) -> bool:
     return any(mount.container_path == SIMULATED_DEVICE for mount in mounts)
 
 
-def driver_fingerprint(files: DriverFiles, *, simulated: bool) -> DriverFingerprint:
-    """Return the signs now. A simulated driver has nothing of the kernel's."""
+def driver_fingerprint(files: DriverFiles, *, simulated: bool) -> tuple[object, ...]:
+    """Return all that changes with the driver: the module's version, the majors, the libraries.
+
+    A simulated driver has nothing of the kernel's.
+    """
     libraries = (files.cuda.host_path, files.nvml.host_path)
-    module = None if simulated else host_driver.kernel_version(ROOT)
     majors = ""
     with contextlib.suppress(OSError):
         if not simulated:
             majors = (ROOT / "proc/devices").read_text(encoding="ascii", errors="replace")
-    return DriverFingerprint(module, majors, tuple(map(_identity, libraries)))
+    return (_module_version(simulated=simulated), majors, *map(_identity, libraries))
+
+
+def _module_version(*, simulated: bool) -> str | None:
+    return None if simulated else host_driver.kernel_version(ROOT)
 
 
 def take_over_changed_driver(node: Node) -> None:
@@ -343,7 +349,7 @@ def take_over_changed_driver(node: Node) -> None:
     if now == node.fingerprint:
         node.driver_fault = ""
         return
-    fault = _take_over(loaded, now, node)
+    fault = _take_over(loaded, node)
     if fault != node.driver_fault:
         node.driver_fault = fault
         if fault:
@@ -352,7 +358,7 @@ def take_over_changed_driver(node: Node) -> None:
         raise NoDriver(fault)
 
 
-def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
+def _take_over(loaded: LoadedDriver, node: Node) -> str:
     """Read the spec again; return why the driver cannot be used, empty where it can be used."""
     place = cdi_spec_path(node.config)
     try:
@@ -366,7 +372,7 @@ def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
             f"{place} is for another driver, because {missing} is not there: regenerate it, "
             f"for example nvidia-ctk cdi generate --output={place}"
         )
-    version = _version(files) or now.module
+    version = _version(files) or _module_version(simulated=loaded.is_simulated)
     if _is_other(version, loaded):
         try:
             # NVML of the new driver, in a process of its own; this one keeps its own.
