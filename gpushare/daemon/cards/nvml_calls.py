@@ -246,7 +246,7 @@ class Devices:
                 "bus_id": f"{pci.domain:08X}:{pci.bus:02X}:{pci.device:02X}.0" if pci else "",
             }
         except NvmlError as error:
-            return {"index": index, "code": error.code, "error": str(error)}
+            return {"index": index, "error": str(error)}
         self._uuids[index] = uuid
         self._handles[uuid] = handle
         return card
@@ -269,13 +269,7 @@ class Devices:
                 ],
             }
         except NvmlError as error:
-            return {
-                "index": index,
-                "uuid": card["uuid"],
-                "code": error.code,
-                "error": str(error),
-                "lost": error.code in GONE,
-            }
+            return {"index": index, "uuid": card["uuid"], "error": str(error)}
         card["shares"] = self._shares(handle)
         busy = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, handle)  # None: under MIG
         if busy is not None:

@@ -40,10 +40,9 @@ def _failure(error: Exception) -> dict[str, Any]:
     from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415 - as above
 
     if isinstance(error, nvml_calls.NvmlError):
-        no_limits = error.code in nvml_calls.NO_LIMITS
-        return {"error": str(error), "code": error.code, "no_limits": no_limits}
+        return {"error": str(error), "no_limits": error.code in nvml_calls.NO_LIMITS}
     # The answer of a library may be no text, no list.
-    return {"error": f"NVML sent a response in an unknown format: {error!r}", "code": 0}
+    return {"error": f"NVML sent a response in an unknown format: {error!r}"}
 
 
 def run_worker(
