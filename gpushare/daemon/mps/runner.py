@@ -68,11 +68,6 @@ class ControlRunner:
         self._socket = 0  # the inode that clients connect to
         self._is_first = True
 
-    @property
-    def pidfd(self) -> int:
-        """Readable once it has ended; -1 while none runs."""
-        return -1 if self._process is None else self._process.pidfd
-
     def look(self) -> RunChange:
         """Start what has to run, and say what has changed."""
         change: RunChange = ""

@@ -50,7 +50,6 @@ class _Supervised:
     server: CardServer
     worker: Worker
     is_queued: bool = False  # a look waits for the thread
-    watched: int = -1  # the pidfd that the loop watches
 
 
 class MpsSupervisor:
@@ -116,7 +115,6 @@ class MpsSupervisor:
                 self._publish(uuid, None)
 
         def stop() -> None:
-            self._unwatch(supervised)
             supervised.server.runner.stop()
             self._state.decide.submit(forget)
 
@@ -143,28 +141,8 @@ class MpsSupervisor:
         def look() -> None:
             supervised.is_queued = False
             supervised.server.look()
-            self._watch(supervised)
 
         supervised.worker.submit(look)
-
-    def _watch(self, supervised: _Supervised) -> None:
-        """Look again as soon as the control daemon has ended; the card's thread's."""
-        pidfd, loop = supervised.server.runner.pidfd, self._state.loop
-        if pidfd == supervised.watched or pidfd < 0:
-            return
-        supervised.watched = pidfd
-
-        def ended() -> None:
-            loop.forget(pidfd)
-            supervised.watched = -1
-            self._submit_look(supervised)
-
-        loop.call(lambda: loop.read(pidfd, ended))
-
-    def _unwatch(self, supervised: _Supervised) -> None:
-        pidfd, loop = supervised.watched, self._state.loop
-        supervised.watched = -1
-        loop.call(lambda: loop.forget(pidfd))
 
     def _server_of(self, key: str) -> _Supervised | None:
         record = self._state.ledger.entries.get(key)
