@@ -484,4 +484,14 @@ INVARIANTS: Final = (
         "if is_mps and request.backend == MIG:",
         (f"{_MPS}::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",),
     ),
+    Invariant(
+        "mps-one-user",
+        "Without trust, no container on a card in MPS mode commands the server of another one.",
+        f"{_DAEMON}/placement/choose.py",
+        "(one == other or 0 in (one, other))",
+        "one == other",
+        (
+            f"{_MPS}::test_containers_of_one_user_are_on_different_cards_unless_they_trust_each_other",
+        ),
+    ),
 )
