@@ -23,8 +23,8 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,7 +77,9 @@ class CardServer:
         self._card, self._publish = card, publish
         self._node, self._ledger, self._tenants = node, ledger, state.tenants
         self._clients = ClientWatch(card, node, ledger, observed, self.runner.folders.log)
-        self._settings: dict[str, MpsSettings] = {}  # by tenant: what its grant was made from
+        # By tenant: what its grant was made from, and the host's user.
+        self._limits: dict[str, TenantLimits] = {}
+        self._uids: dict[str, int] = {}
 
     def look(self) -> None:
         """Start what has to run, and see what the server and its clients do."""
@@ -86,9 +88,9 @@ class CardServer:
             self._note_end()
         control = self.runner.control
         if control is not None and change == "adopted":
-            self._restore(control, list(_kept_settings(self.runner.kept())))
+            self._restore(control, self.runner.kept())
         elif control is not None and change == "started":
-            self._restore(control, list(self._settings.values()))
+            self._restore(control, dict(self._uids))
         if control is not None and not change:
             self._look_at_clients(control)
         self._set(fault=self.runner.fault or self.distrust())
@@ -103,7 +105,7 @@ class CardServer:
             raise MpsRefused(f"card {self._card.index} is in MPS mode, and {self.state.fault}")
         self._refuse_other_user(key, uid)
         try:
-            return self._add(control, self._settings_of(record, uid))
+            return self._add(control, record, uid)
         except (MpsError, OSError) as error:
             raise MpsRefused(
                 f"{record.title} cannot be a client of the MPS server of card {self._card.index}: "
@@ -113,33 +115,33 @@ class CardServer:
     def refresh(self) -> None:
         """Set the limits again of containers whose quota has changed."""
         control = self.runner.control
-        for key, before in list(self._settings.items()):
+        for key, uid in list(self._uids.items()):
             record = self._ledger.entries.get(key)
             if control is None or record is None or not record.allocations:
                 continue
-            wanted = self._settings_of(record, before.uid)
             try:
-                if wanted != before:
-                    self._add(control, wanted)
+                if self._limits_of(record) != self._limits[key]:
+                    self._add(control, record, uid)
             except (MpsError, OSError) as error:
                 place = {**record.named, "card": self._card.uuid}
                 log("mps-limits-not-changed", "warning", **place, error=str(error))
 
     def release(self, key: str) -> None:
         """Forget a tenant that has ended, and its limits."""
-        if self._settings.pop(key, None) is None:
+        if self._uids.pop(key, None) is None:
             return
+        del self._limits[key]
         self._clients.forget(key)
         try:
             if self.runner.control is not None:
-                self.runner.control.enforce(self._limits(self._settings))
+                self.runner.control.enforce(self._limits.values())
         except MpsError as error:
             self._log_failure(error)  # the next container that comes or ends sets the limits
         grants = {other: grant for other, grant in self.state.grants.items() if other != key}
         losses = {other: loss for other, loss in self.state.losses.items() if other != key}
         self._set(grants=grants, losses=losses)
-        self._keep()
-        if not self._settings:
+        self.runner.keep(self._uids)
+        if not self._uids:
             self.runner.renew()
 
     def terminate(self, key: str) -> None:
@@ -164,33 +166,34 @@ class CardServer:
         losses = {**self.state.losses, **dict.fromkeys(self._clients.tenants(), loss)}
         self._set(losses=losses, server_state="")
 
-    def _restore(self, control: MpsControl, known: Iterable[MpsSettings]) -> None:
+    def _restore(self, control: MpsControl, known: Mapping[str, int]) -> None:
         """Tell a control daemon of the card's containers, which it may have had before."""
-        for settings in known:
+        for key, uid in known.items():
+            record = self._ledger.entries.get(key)
             try:
-                self._add(control, settings)
+                if record is not None and record.allocations:
+                    self._add(control, record, uid)
             except (MpsError, OSError) as error:
                 self._log_failure(error)
-        for key in self._settings.keys() - self._ledger.entries.keys():
-            self.release(key)
-        self._keep()
+        self.runner.keep(self._uids)
+        if known and not self._uids:
+            self.runner.renew()  # all have ended meanwhile
 
-    def _settings_of(self, record: TenantRecord, uid: int) -> MpsSettings:
-        policy = self._node.policy_of(self._card.uuid)
-        return MpsSettings(record.key, uid, limits_of(record, policy))
+    def _limits_of(self, record: TenantRecord) -> TenantLimits:
+        return limits_of(record, self._node.policy_of(self._card.uuid))
 
     def _refuse_other_user(self, key: str, uid: int) -> None:
         """Refuse whom the server does not serve beside another container: MpsRefused."""
         control, records = self.runner.control, self._ledger.entries
-        for other, settings in self._settings.items():
+        for other, user in self._uids.items():
             if other == key or other not in records:
                 continue
             title, has = records[other].title, f"card {self._card.index} is in MPS mode, and"
-            if are_of_one_user(settings.uid, uid) and not self._is_trusted:
-                raise MpsRefused(f"{has} {title} has host uid {settings.uid}; {TRUST}")
-            if settings.uid != uid and not (control and control.program.multiuser):
+            if are_of_one_user(user, uid) and not self._is_trusted:
+                raise MpsRefused(f"{has} {title} has host uid {user}; {TRUST}")
+            if user != uid and not (control and control.program.multiuser):
                 raise MpsRefused(
-                    f"{has} its server serves uid {settings.uid} ({title}), and the container runs "
+                    f"{has} its server serves uid {user} ({title}), and the container runs "
                     f"as uid {uid}: a driver before 555 has no server for several users. Run both "
                     "as one user, or use another card."
                 )
@@ -209,40 +212,32 @@ class CardServer:
     def _is_trusted(self) -> bool:
         return self._node.rule_of(self._card).mps_trusted
 
-    def _add(self, control: MpsControl, settings: MpsSettings) -> MpsGrant:
+    def _add(self, control: MpsControl, record: TenantRecord, uid: int) -> MpsGrant:
         """Set a container's limits; MpsError."""
-        limits, folders = settings.limits, self.runner.folders
-        control.enforce(self._limits({**self._settings, settings.key: settings}))
+        key, limits, folders = record.key, self._limits_of(record), self.runner.folders
+        control.enforce({**self._limits, key: limits}.values())
         grant = MpsGrant(
             folder=str(folders.clients),
             shared_memory=str(folders.shared_memory),
-            uid=settings.uid,
+            uid=uid,
             percentage=limits.cores_percent,
             variables=limits.variables,
             note=limits.note,
         )
-        self._settings[settings.key] = settings
-        self._set(grants={**self.state.grants, settings.key: grant})
-        write_variables(grant, self._tenants.pages.get(settings.key))
-        self._keep()
+        self._limits[key], self._uids[key] = limits, uid
+        self._set(grants={**self.state.grants, key: grant})
+        write_variables(grant, self._tenants.pages.get(key))
+        self.runner.keep(self._uids)
         return grant
-
-    @staticmethod
-    def _limits(settings: Mapping[str, MpsSettings]) -> list[TenantLimits]:
-        return [each.limits for each in settings.values()]
 
     def _look_at_clients(self, control: MpsControl) -> None:
         if not self.state.grants:
             return
         try:
-            limits = self._limits(self._settings)
-            self._publish_state(self._clients.look(control, self.state, limits))
+            found = self._clients.look(control, self.state, self._limits.values())
+            self._publish_state(found)
         except MpsError as error:
             self._log_failure(error)
-
-    def _keep(self) -> None:
-        """Write what a later gpushared has to know of the containers."""
-        self.runner.keep([asdict(settings) for settings in self._settings.values()])
 
     def _set(self, **changes: Any) -> None:
         """Publish what has changed."""
@@ -252,23 +247,6 @@ class CardServer:
         if state != self.state:
             self.state = state
             self._publish(state)
-
-
-def _kept_settings(kept: Iterable[dict[str, Any]]) -> Iterator[MpsSettings]:
-    """Yield each tenant's settings as `_keep` has written them, but for anything else."""
-    for settings in kept:
-        with contextlib.suppress(TypeError, LookupError, ValueError):
-            limits = TenantLimits(**settings["limits"])
-            yield MpsSettings(str(settings["key"]), int(settings["uid"]), limits)
-
-
-@dataclass(frozen=True)
-class MpsSettings:
-    """What is set for a tenant."""
-
-    key: str
-    uid: int  # the host's
-    limits: TenantLimits
 
 
 def limits_of(record: TenantRecord, card_policy: str) -> TenantLimits:

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -95,8 +96,8 @@ class ControlRunner:
             self.fault = ""
         return change
 
-    def keep(self, tenants: list[dict[str, Any]]) -> None:
-        """Write what a later gpushared has to know."""
+    def keep(self, uids: Mapping[str, int]) -> None:
+        """Write what a later gpushared has to know: the users of the tenants."""
         if self._process is None or self.control is None:
             return
         try:
@@ -104,16 +105,16 @@ class ControlRunner:
                 {
                     "pid": self._process.pid,
                     "starttime": self._process.starttime,
-                    "tenants": tenants,
+                    "tenants": dict(uids),
                 }
             )
         except OSError as error:
             log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
 
-    def kept(self) -> list[dict[str, Any]]:
+    def kept(self) -> dict[str, int]:
         """Return the tenants that were kept last."""
         tenants = self.folders.read_state().get("tenants")
-        return tenants if isinstance(tenants, list) else []
+        return tenants if isinstance(tenants, dict) else {}
 
     def renew(self) -> None:
         """End it, and what its containers have left in /dev/shm; the next look starts another."""

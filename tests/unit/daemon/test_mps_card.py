@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,11 +41,11 @@ class FakeControl:
     changed: str = ""
     fails: str = ""
 
-    def enforce(self, every: list[TenantLimits], servers: list[int] | None = None) -> str:
+    def enforce(self, every: Iterable[TenantLimits], servers: list[int] | None = None) -> str:
         assert servers in (None, [900])
         if self.fails:
             raise MpsError(self.fails)
-        self.limits = every
+        self.limits = [*every]
         return self.changed
 
     def servers(self) -> dict[int, str]:
