@@ -29,8 +29,9 @@ exec "$@"
 
 @dataclass(frozen=True)
 class RealDriver:
-    """One release, for example 535. 525 has no nvidia-smi; 470 and 525 have no MPS."""
+    """One release, for example 535. 525 has no nvidia-smi."""
 
+    WITHOUT_MPS: ClassVar = frozenset({"470", "525"})
     MISSING: ClassVar = "NVIDIA's driver, which could not be fetched: ./dev real-driver"
 
     release: str
