@@ -202,7 +202,10 @@ class CgroupV2Freezer:
         self.thaw()
         _write(self.directory / "cgroup.kill", "1")
         first = min(seconds, _ROUND_SECONDS)
-        return self.is_empty(first) or _kill_in_rounds(self, seconds - first)
+        if self.is_empty(first):
+            return True
+        # It freezes again, which an engine may see of one that is just ending: only if it lasts.
+        return seconds > first and _kill_in_rounds(self, seconds - first)
 
     def is_empty(self, seconds: float) -> bool:
         """See CgroupFreezer."""
