@@ -626,7 +626,7 @@ class RoomMaker:
         """Evict as many as are needed for what `fits`; whether it has room then.
 
         One that does not end its work within a second is tried again after all others, with the
-        time that is left: an endless kernel delays nobody who has another place.
+        time that is left: an endless kernel delays no start for which others can make room.
         """
         state, rounds, until = self._state, 0, time.monotonic() + START_SECONDS
         while rounds < _ROUNDS and time.monotonic() < until:
@@ -637,8 +637,9 @@ class RoomMaker:
             candidates = self.candidates(is_online=is_online, besides=besides)
             for candidate in (chosen := chosen_evictions(candidates, capacities, fits)):
                 left = min(LOCK_SECONDS, until - time.monotonic())
+                # To the driver, no time at all means no limit.
+                patience = max(left if candidate.is_slow else 0.0, _QUICK_SECONDS)
                 try:
-                    patience = left if candidate.is_slow else _QUICK_SECONDS
                     self._evict(candidate.key, candidate.cause, reason, patience)
                 except NotLocked as error:
                     if candidate.is_slow:

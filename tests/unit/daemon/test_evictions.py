@@ -250,6 +250,17 @@ def test_an_endless_kernel_delays_a_start_for_a_second(made: EvictableNode, othe
         assert 10 < second <= 20
 
 
+def test_a_lock_always_has_a_limit(made: EvictableNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver takes 0 for none, also where the start's own time is nearly over."""
+    monkeypatch.setattr("gpushare.daemon.eviction.evictions.START_SECONDS", 0.5)
+    made.configure(offline=True)
+    endless = made.tenant(gib=100, devices="0", class_="offline")
+    opened(made.node, memory="100GiB", devices="1")
+    made.node.checkpoints.faults["lock", endless.pids[0]] = SLOW
+    opened(made.node, memory="100GiB", class_="online")
+    assert made.node.checkpoints.patience == [1.0, 1.0]
+
+
 def test_a_start_that_is_refused_because_of_a_claim_is_explained(
     made: EvictableNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
