@@ -108,7 +108,7 @@ class ControlProgram:
     def _answer(
         self, process: subprocess.Popen[str], commands: str, seconds: float
     ) -> tuple[str, str]:
-        """Return what a command prints; a slow one is logged, with who has connections."""
+        """Return the output of a command; a slow one is logged, with the connected processes."""
         if seconds > COMMAND_SECONDS:  # as long as its clients have work
             return process.communicate(f"{commands}\n", seconds)
         begun = time.monotonic()
