@@ -158,12 +158,12 @@ class Devices:
         `brief` look takes the processes for the same ones on an idle card that is used as before.
         """
         if known and brief and self._is_as_reported():
-            return {"xids": self._xids(), **self._sensors()}
+            return {**self.xids(), **self._sensors()}
         cards = [self._look(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
         report = {"driver": call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
         is_new = not known or report != self._reported
         self._reported = report
-        return {**(report if is_new else {}), "xids": self._xids(), **self._sensors()}
+        return {**(report if is_new else {}), **self.xids(), **self._sensors()}
 
     def _is_as_reported(self) -> bool:
         """Whether every card is idle, and has as much in use as at the last look."""
@@ -352,8 +352,8 @@ class Devices:
                         handle, pynvml.nvmlEventTypeXidCriticalError, self._events
                     )
 
-    def _xids(self) -> list[list[Any]]:
-        """Return uuid and number of what has come; "" for a card that is not known."""
+    def xids(self) -> NvmlReply:
+        """Return uuid and number of each XID since the last call; "" for a card not known."""
         xids: list[list[Any]] = []
         while self._events is not None and len(xids) < _EVENTS_MOST:
             try:
@@ -364,7 +364,7 @@ class Devices:
                 break
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 xids.append([self._uuid_of(event.device), int(event.eventData)])
-        return xids
+        return {"xids": xids}
 
     def _uuid_of(self, handle: Any) -> str:
         address = ctypes.cast(handle, ctypes.c_void_p).value

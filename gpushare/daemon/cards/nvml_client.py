@@ -499,6 +499,7 @@ class Nvml:
             if call == "look":
                 # The library as a whole: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED.
                 self._loads += 1
+                self._xids += self._rest_of(self._worker)
                 self._fail(str(answer["error"]))
             if answer.get("no_limits") and call in {"set_limits", "limits"}:
                 self._no_limits = True  # nor for the next tenant
@@ -518,34 +519,56 @@ class Nvml:
 
     def _renew(self, library: Path, env: Mapping[str, str]) -> None:
         self.library, self._env = library, dict(env)
-        self._let_go()
         self._not_before = 0.0
-        self._ready()
+        if self._worker is None:
+            self._load()
+        else:
+            self._replace(self._worker)
 
     def _ready(self) -> None:
         """See that there is a worker that has loaded the library."""
         if self._worker is not None:
             if self._unhealthy and time.monotonic() - self._backoff.since > self._again_seconds:
-                self._load_beside(self._worker)
+                self._replace(self._worker, keep=True)
             return
         if time.monotonic() < self._not_before:
             raise DriverError(f"{self._why}; gpushared will retry soon")
         self._load()
 
-    def _load_beside(self, before: WorkerProcess) -> None:
-        """Reload the library because of a card; if that fails, keep the current worker."""
+    def _replace(self, before: WorkerProcess, *, keep: bool = False) -> None:
+        """Reload the library in another worker; `keep` the current one where that fails.
+
+        The other one listens for XIDs before the current one ends, so that none falls between.
+        """
+        self._worker = None
         try:
-            self._load()
+            after = self._load()
         except DriverError:
+            if not keep:
+                self._xids += self._rest_of(before)
+                before.end()
+                raise
             self._worker, self._not_before = before, 0.0
         else:
+            # Both are told what comes while both listen.
+            told, told_too = Counter(self._rest_of(before)), Counter(self._rest_of(after))
+            self._xids += tuple((told | told_too).elements())
             before.end()
-        # Until it has helped: a card that is lost may make each loading slow.
-        self._again_seconds = min(2 * self._again_seconds, _LONGEST_AGAIN_SECONDS)
+        if keep:
+            # Until it has helped: a card that is lost may make each loading slow.
+            self._again_seconds = min(2 * self._again_seconds, _LONGEST_AGAIN_SECONDS)
 
-    def _load(self) -> None:
+    def _rest_of(self, worker: WorkerProcess) -> tuple[tuple[str, int], ...]:
+        """Return the XIDs that it has not told; none where it does not respond."""
+        try:
+            return new_xids(worker.ask("xids", {}, self._deadline))
+        except (WorkerLost, DriverTimeout, InvalidSample):
+            return ()
+
+    def _load(self) -> WorkerProcess:
         """Start a worker and have it load the library; its answer describes the driver."""
-        self._worker = worker_process.start_worker(worker_process.worker_command(), "NVML worker")
+        worker = worker_process.start_worker(worker_process.worker_command(), "NVML worker")
+        self._worker = worker
         self._backoff.note_start()
         arguments = {"library": str(self.library), "env": self._env}
         try:
@@ -565,15 +588,16 @@ class Nvml:
         self._loaded = replace(loaded, generation=replace(loaded.generation, loads=self._loads))
         self._no_limits = False
         self._unhealthy = bool(gone or loaded.lost)
-        log("driver-worker-started", pid=self._worker.pid, driver=loaded.driver_version)
+        log("driver-worker-started", pid=worker.pid, driver=loaded.driver_version)
+        return worker
 
     def _sample(self, *, brief: bool) -> DriverSample:
         self._ready()
         try:
             sample = self._look(brief=brief)
             if sample.generation != self._loaded.generation:
-                self._let_go()
-                self._load()
+                assert self._worker is not None
+                self._replace(self._worker)
                 sample = self._look()
         except InvalidSample:
             self._unhealthy = True

@@ -211,6 +211,44 @@ def test_an_xid_is_reported_once_even_in_a_rejected_sample(worker: Puppet) -> No
     assert worker.driver.sample().xids == ()
 
 
+CHANGES: dict[str, tuple[dict[str, Any], Callable[[Nvml], object]]] = {
+    "cards": ({"driver": "620.1", "cards": [LOOK], "xids": []}, lambda _: None),
+    "library": (scripted_worker.ANSWERS["look"], lambda driver: driver.renew(Path("/y"), {})),
+    "error": ({"error": "NVML: Driver Not Loaded"}, lambda driver: answers(CALLS["look"], driver)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_xid_that_comes_while_the_library_is_loaded_anew_is_reported_once(
+    worker: Puppet, change: str
+) -> None:
+    """Each worker that listens has been told of it."""
+    worker.driver.open()
+    worker.driver.sample()
+    look, act = CHANGES[change]
+    load = {**scripted_worker.ANSWERS["load"], "driver": look.get("driver", "615.10")}
+    said = {"look": look, "load": load, "xids": {"xids": [["GPU-0", 31], ["GPU-0", 31]]}}
+    before = worker.pid
+    worker.obey(answers=said)
+    act(worker.driver)
+    if "error" in look:
+        worker.obey()
+    wait_until(lambda: answers(lambda driver: driver.open(), worker.driver))
+    assert worker.driver.sample().xids == (("GPU-0", 31), ("GPU-0", 31))
+    assert worker.pid != before
+    assert worker.driver.sample().xids == ()
+
+
+def test_a_worker_that_does_not_tell_its_xids_is_replaced_all_the_same(worker: Puppet) -> None:
+    worker.driver.open()
+    worker.driver.sample()
+    worker.obey(xids="die")
+    worker.driver.renew(Path("/y"), {})
+    worker.obey()
+    wait_until(lambda: answers(lambda driver: driver.sample(), worker.driver))
+    assert worker.driver.library == Path("/y")
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> SimulatorMachine:
     made = simulator.create(tmp_path / "cards", "h200", cards=2)

@@ -52,6 +52,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "xids": [],
         "sensors": {"GPU-0": {"temperature_celsius": 41, "power_milliwatts": 250500}},
     },
+    "xids": {"xids": []},
     "set_limits": {},
     "limits": {"soft": GIB, "hard": 2 * GIB},
 }
