@@ -91,12 +91,14 @@ class EvictPolicy:
     0: nothing is evicted. `offline`: containers of class offline are evicted for a request of class
     online that has no room. `min_resident_seconds`: so long a restored container is not evicted for
     another one. `moves`: new containers get the device nodes of all cards of their card's model.
+    `believe_claims`: what a container claims of managed and shared memory keeps it on its card.
     """
 
     host_memory_bytes: int | None = None
     offline: bool = False
     min_resident_seconds: int = 60
     moves: bool = False
+    believe_claims: bool = True
 
 
 @dataclass(frozen=True)
@@ -301,6 +303,7 @@ def parse(text: str, file: Path) -> Config:
             offline=bool(evict.get("offline", EvictPolicy.offline)),
             min_resident_seconds=parse_duration(evict.get("min_resident") or "60s"),
             moves=bool(evict.get("moves", EvictPolicy.moves)),
+            believe_claims=bool(evict.get("believe_claims", EvictPolicy.believe_claims)),
         ),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )

@@ -130,8 +130,15 @@ _reason_option: Final = click.option(
     is_flag=True,
     help="Keep the memory evicted until gpushare restore, even if the program uses CUDA.",
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Ignore claims of managed and shared memory. Shared memory is then one copy each.",
+)
 @_reason_option
-def evict(session: Session, containers: tuple[str, ...], hold: bool, reason: str) -> None:
+def evict(
+    session: Session, containers: tuple[str, ...], hold: bool, force: bool, reason: str
+) -> None:
     """Move the GPU memory of containers to host memory.
 
     The processes keep running. Other containers can be allocated what an evicted container had of
@@ -143,11 +150,15 @@ def evict(session: Session, containers: tuple[str, ...], hold: bool, reason: str
     process that has shared GPU memory (CUDA IPC, exported or imported memory), a client of an MPS
     server, and a paused container are refused (exit status 3), and so is one that the driver cannot
     evict; they continue as before. The command returns when the memory is off the card.
+
+    What a container has of managed and shared memory is what its processes claim. With --force, the
+    driver decides: it refuses managed memory. Memory that was really shared is separated without an
+    error, and each process has a copy of its own.
     """
     for_each_container(
         session,
         containers,
-        lambda one: session.client.evict(one, reason, hold=hold),
+        lambda one: session.client.evict(one, reason, hold=hold, force=force),
         _evicted_line,
     )
 

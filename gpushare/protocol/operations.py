@@ -393,10 +393,13 @@ class ClientOperations:
         """
 
     @operation("evict", ROOT, "tenant", thread="create", is_slow=True, logs_refusal=True)
-    def evict(self, name: Name, reason: Reason = "", *, hold: Flag = False) -> TenantStatus:
+    def evict(
+        self, name: Name, reason: Reason = "", *, hold: Flag = False, force: Flag = False
+    ) -> TenantStatus:
         """Evict a tenant's GPU memory, and wait until it is done; return the tenant.
 
-        With `hold` it is not restored before `restore`, even if its program uses CUDA.
+        With `hold` it is not restored before `restore`, even if its program uses CUDA. With `force`
+        its claims of managed and shared memory are ignored.
         """
 
     @operation("restore", ROOT, "tenant", thread="create", is_slow=True, logs_refusal=True)

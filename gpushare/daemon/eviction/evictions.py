@@ -83,12 +83,14 @@ class Evictions:
 
     # --- requests ---
 
-    def evict(self, key: str, reason: str = "", *, held: bool = False) -> None:
+    def evict(
+        self, key: str, reason: str = "", *, held: bool = False, forced: bool = False
+    ) -> None:
         """Evict a tenant; CannotEvict, EvictionFailed: it goes on, or what the text says.
 
-        One that is `held` is restored by `restore` alone.
+        One that is `held` is restored by `restore` alone; `forced`: whatever it claims.
         """
-        self._worker.run(lambda: self._evict(key, "operator", reason, held=held))
+        self._worker.run(lambda: self._evict(key, ("operator", reason), held=held, forced=forced))
 
     def restore(self, key: str, reason: str = "") -> None:
         """Restore an evicted tenant; NoRoom, CannotRestore, EvictionFailed."""
@@ -193,24 +195,24 @@ class Evictions:
     def _evict(
         self,
         key: str,
-        cause: str,
-        reason: str,
+        why: tuple[str, str],
         lock_seconds: float = LOCK_SECONDS,
         *,
         held: bool = False,
+        forced: bool = False,
     ) -> TenantRecord:
         record = self._record(key)
-        refuse_unevictable(record, self._state)
+        refuse_unevictable(record, self._state, forced=forced)
         with self._counted("eviction") as took:
             cgroups = Cgroups.mounted()
-            eviction = new_eviction(record, (cause, reason), cgroups, self._state, held=held)
-            evicted = self._steps.evict(record, eviction, cgroups, lock_seconds)
+            eviction = new_eviction(record, why, cgroups, self._state, held=held)
+            evicted = self._steps.evict(record, eviction, cgroups, lock_seconds, forced=forced)
         assert evicted.eviction is not None
         log(
             "tenant-evicted",
             **record.identity,
-            cause=cause,
-            reason=reason,
+            cause=why[0],
+            reason=why[1],
             evicted_bytes=evicted.eviction.bytes,
             cards=self._indices(evicted.eviction.cards),
             **took,
@@ -300,7 +302,7 @@ class Evictions:
         if record.eviction is None:
             # Before anything is copied; the room is reserved only once it is evicted.
             state.decide.run(lambda: restored_allocations(record, card.uuid, state))
-            record = self._evict(key, "move", reason)
+            record = self._evict(key, ("move", reason))
         try:
             self._restore(record, card.uuid, "operator", reason)
         except (NoRoom, CannotRestore):
@@ -371,7 +373,7 @@ class Evictions:
             return
         reason = f"{record.title} lacks memory within its quota"
         with contextlib.suppress(UserError):  # it goes on, or an event has said what happened
-            self._evict(chosen.key, chosen.cause, reason)
+            self._evict(chosen.key, (chosen.cause, reason))
 
     # --- now and then ---
 
@@ -534,10 +536,12 @@ class RoomMaker:
     for `evict.min_resident`, so that two that need the same room do not take turns without an end;
     one that could not be evicted, for half a minute, or until a start asks that does not wait.
 
-    `evict` is called with a key, the cause, the reason, and for how long work may go on.
+    `evict` is called with a key, the cause and the reason, and for how long work may go on.
     """
 
-    def __init__(self, state: DaemonState, evict: Callable[[str, str, str, float], object]) -> None:
+    def __init__(
+        self, state: DaemonState, evict: Callable[[str, tuple[str, str], float], object]
+    ) -> None:
         self._state = state
         self._evict = evict
         #: By key, when a tenant was restored last (monotonic).
@@ -640,7 +644,7 @@ class RoomMaker:
                 # To the driver, no time at all means no limit.
                 patience = max(left if candidate.is_slow else 0.0, _QUICK_SECONDS)
                 try:
-                    self._evict(candidate.key, candidate.cause, reason, patience)
+                    self._evict(candidate.key, (candidate.cause, reason), patience)
                 except NotLocked as error:
                     if candidate.is_slow:
                         self._refuse(candidate.key, error)

@@ -10,8 +10,10 @@
 | processes without the library | what they share is not known |
 | paused or frozen | a frozen process answers no call of the driver |
 
-Whether a process shares memory is its own claim. One that hides it loses what it shares, and a
-neighbour only what the two share.
+Whether a process has managed or shared memory is its own claim. One that hides it loses what it
+shares, and a neighbour only what the two share. One that forges it stays on its card, unless the
+operator lets the driver decide: it refuses managed memory and leaves the process as it was (seen
+on an H200 with 580.159.04).
 """
 
 from __future__ import annotations
@@ -61,14 +63,14 @@ class CannotRestore(UserError):
     """The tenant is not restored, and stays as it was; the text says why."""
 
 
-def refuse_unevictable(record: TenantRecord, state: DaemonState) -> None:
+def refuse_unevictable(record: TenantRecord, state: DaemonState, *, forced: bool = False) -> None:
     """Raise CannotEvict for what is seen without looking at processes; any thread."""
-    why = why_not(record, state)
+    why = why_not(record, state, forced=forced)
     if why:
         raise CannotEvict(f"{record.title} cannot be evicted: {why}")
 
 
-def why_not(record: TenantRecord, state: DaemonState) -> str:
+def why_not(record: TenantRecord, state: DaemonState, *, forced: bool = False) -> str:
     """Return why a tenant cannot be evicted, as far as that is seen without its processes."""
     if not record.allocations:
         return "it has no GPU"
@@ -88,7 +90,7 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     uses = state.observed.usage.processes.get(record.key, ())
     if record.isolation == MPS or any(use.is_mps for _, use in uses):
         return "it uses an MPS server, whose clients the driver cannot evict"
-    return why_not_claimed(record, state.tenants)
+    return why_not_claimed(record, state, forced=forced)
 
 
 def eviction_fault(node: Node) -> str:
@@ -100,28 +102,33 @@ def eviction_fault(node: Node) -> str:
     return why_unsupported(node.driver.nvml.driver_version)
 
 
-def why_not_claimed(record: TenantRecord, tenants: Tenants) -> str:
+def why_not_claimed(record: TenantRecord, state: DaemonState, *, forced: bool) -> str:
     """Return why a tenant cannot be evicted by what its processes claim, "" if it can.
 
     Until they are locked, they can still share memory: it is asked again then.
     """
-    pages = tenants.pages.get(record.key)
+    pages = state.tenants.pages.get(record.key)
     if pages is None:
         return "its pages are lost; restart the container"
     claims = pages.claims()
     if not claims:
         return "none of its programs uses a card"
+    if forced or not state.node.config.evict.believe_claims:
+        return ""
     uses = [use for claim in claims for use in claim.held[: len(record.allocations)]]
     if any(use.kinds[abi.KIND_MANAGED] for use in uses):
-        return "it has managed memory (cudaMallocManaged), which the driver cannot evict"
+        return f"it has managed memory (cudaMallocManaged), which the driver cannot evict. {_FORCE}"
     pid = next((claim.pid for claim in claims if claim.shares), 0)
     if pid:
         return (
             f"its process {pid} has shared GPU memory (CUDA IPC, exported or imported memory), and "
-            "an eviction would end the sharing unnoticed. It can be evicted once that process exits"
+            "an eviction would end the sharing unnoticed. It can be evicted once that process "
+            f"exits. {_FORCE}"
         )
     return ""
 
+
+_FORCE: Final = "If that is not true: gpushare evict --force"
 
 _STATE_TEXTS: Final[Mapping[str, str]] = {
     "evicting": "it is being evicted",

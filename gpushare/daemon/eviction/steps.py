@@ -74,8 +74,13 @@ class EvictionSteps:
         eviction: EvictionRecord,
         cgroups: Cgroups,
         lock_seconds: float = LOCK_SECONDS,
+        *,
+        forced: bool = False,
     ) -> TenantRecord:
-        """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded."""
+        """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded.
+
+        One that is `forced` is not asked what it claims.
+        """
         self.record(record, eviction)
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
@@ -91,7 +96,7 @@ class EvictionSteps:
             self._lock(record, eviction, lock_seconds)
         except CheckpointError as error:
             self._put_back(record, eviction, f"it could not be locked ({error})", NotLocked)
-        why = why_not_claimed(record, self._state.tenants)
+        why = why_not_claimed(record, self._state, forced=forced)
         if why:
             self._put_back(record, eviction, why)
         try:

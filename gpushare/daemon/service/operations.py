@@ -308,9 +308,9 @@ class Operations:
         self._state.freezing.run(job)
         self._state.decide.run(lambda: None)
 
-    def evict(self, name: str, reason: str, hold: bool) -> ControlReply:
+    def evict(self, name: str, reason: str, hold: bool, force: bool) -> ControlReply:
         record = self._find(name)
-        self._evictions.evict(record.key, reason, held=hold)
+        self._evictions.evict(record.key, reason, held=hold, forced=force)
         return self._shown(record)
 
     def restore(self, name: str, reason: str) -> ControlReply:

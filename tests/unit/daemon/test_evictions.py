@@ -230,6 +230,24 @@ def test_what_the_driver_cannot_evict_is_refused_before_the_lock(made: Evictable
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
+@pytest.mark.parametrize("is_key", [True, False], ids=["key", "force"])
+def test_the_driver_decides_of_claims_that_the_operator_does_not_believe(
+    made: EvictableNode, is_key: bool
+) -> None:
+    tenant = made.tenant()
+    made.configure(believe_claims=not is_key)
+    hold(made.node.tenants.pages[tenant.key].status.fd, 0, GIB, kinds={abi.KIND_MANAGED: GIB})
+    tenant.share(0)
+    driver = made.node.checkpoints
+    refusal = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
+    driver.faults["checkpoint", tenant.programs[0].pid] = refusal
+    with pytest.raises(EvictionFailed, match=r"CUDA_ERROR_NOT_SUPPORTED\. It goes on as before"):
+        made.node.evictions.evict(tenant.key, forced=not is_key)
+    assert tenant.goes_on
+    made.node.evictions.evict(tenant.key, forced=not is_key)
+    assert tenant.state == "evicted"
+
+
 @pytest.mark.parametrize("others", [True, False])
 def test_an_endless_kernel_delays_a_start_for_a_second(made: EvictableNode, others: bool) -> None:
     """Another one is evicted then; where there is none, it has what is left of the time."""
