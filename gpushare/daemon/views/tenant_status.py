@@ -284,6 +284,26 @@ def _card_warnings(
             f"{record.title} uses {used} of {limit} on card {card['index']}: "
             f"allocations fail until it frees {over}"
         )
+    yield from charge_warnings(record, card, node, observed)
+    yield from _mps_warnings(record, where, node)
+    pids = mps_clients(record, card["uuid"], observed.usage)
+    if pids and record.isolation != MPS:
+        yield (
+            f"{where}: uses an MPS server that gpushare did not start (process {pids[0]}): a fatal "
+            "fault of any client of that server ends it (gpushare explain mps)"
+        )
+    if compute["is_hung"]:
+        yield (
+            f"{where}: work is pending that appears never to complete. The container is charged "
+            "for it; others are not affected"
+        )
+
+
+def charge_warnings(
+    record: TenantRecord, card: TenantCard, node: Node, observed: Observations
+) -> Iterator[str]:
+    """Yield where the driver contradicts the charge of a tenant's compute, with both figures."""
+    where = f"{record.title} on card {card['index']}"
     usage = observed.compute_of(record.key, card["uuid"])
     if usage.gate_bypassed and node.config.terms_of(record.namespace).compute != "observe":
         how = "work bypasses the launch gate"
@@ -303,18 +323,6 @@ def _card_warnings(
             f"{where}: charged {usage.charged_percent:.0f} %, the driver measured "
             f"{usage.driver_percent:.0f} %: another container bypasses the launch gate and slows "
             "this one"
-        )
-    yield from _mps_warnings(record, where, node)
-    pids = mps_clients(record, card["uuid"], observed.usage)
-    if pids and record.isolation != MPS:
-        yield (
-            f"{where}: uses an MPS server that gpushare did not start (process {pids[0]}): a fatal "
-            "fault of any client of that server ends it (gpushare explain mps)"
-        )
-    if compute["is_hung"]:
-        yield (
-            f"{where}: work is pending that appears never to complete. The container is charged "
-            "for it; others are not affected"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from gpushare.daemon.cards.driver_client import ProcessUse
@@ -29,7 +30,7 @@ from gpushare.daemon.views.rows import (
     process_kinds,
     tenant_card,
 )
-from gpushare.daemon.views.tenant_status import TenantProcessUse, processes_of
+from gpushare.daemon.views.tenant_status import TenantProcessUse, charge_warnings, processes_of
 from gpushare.protocol.rows import (
     ShortfallReport,
     TenantCard,
@@ -66,7 +67,11 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
         notes=list(record.notes),
         processes=[],
     )
-    report["advice"] = advice_for(report, holders)[:_MOST_ADVICE]
+    charges = (
+        charge_warnings(record, card, state.node, state.observed) for card in report["cards"]
+    )
+    advice = [*chain.from_iterable(charges), *advice_for(report, holders)]
+    report["advice"] = advice[:_MOST_ADVICE]
     return report, holders
 
 

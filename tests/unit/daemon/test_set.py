@@ -33,6 +33,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.overrides import Overrides, OverridesError
 from gpushare.daemon.views.queue import profile_rows
 from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
 
@@ -219,9 +220,13 @@ def test_a_correction_takes_at_most_half_a_share_and_says_why(
     node.observed.compute = {(tenant["key"], allocation.uuid): compute}
     [(_, share)] = scheduler_sync.scheduled_shares(node)[tenant["key"]]
     assert (share.permille, share.correction_permille) == (300, permille)
-    warnings = tenant_status(entry_of(node, tenant), node)["warnings"]
-    why = "charged 2 %, the driver measured 42 %: it gets less, but half of its share at least"
-    assert any(why in text for text in warnings) == (percent > 0)
+    record = entry_of(node, tenant)
+    evidence = "charged 2 %, the driver measured 42 %: it gets less, but half of its share at least"
+    for said in (
+        tenant_status(record, node)["warnings"],
+        explain_memory(record, node)[0]["advice"],
+    ):
+        assert any(evidence in text for text in said) == (percent > 0)
 
 
 @pytest.fixture
