@@ -189,7 +189,8 @@ def _become_tenant(
         else:
             supervisor.start(client, supervisor.Command(pid, grant["key"], grant["id"]))
             cgroups.join(grant["id"])
-            mounts.enter_new_namespace(grant["mounts"], environment.get("LD_LIBRARY_PATH", ""))
+            search = environment.get("LD_LIBRARY_PATH", "")
+            mounts.enter_new_namespace(grant["mounts"], search, grant["closed"])
         client.bind(grant["key"], grant["id"], pid)
     except BaseException:
         if not rootless:

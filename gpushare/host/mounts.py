@@ -205,16 +205,21 @@ class NamespaceError(UserError):
     """The tenant's mounts failed on this host."""
 
 
-def enter_new_namespace(rows: Sequence[MountRow], search: str = "") -> None:
+def enter_new_namespace(
+    rows: Sequence[MountRow], search: str = "", closed: Sequence[str] = ()
+) -> None:
     """Move this process into a new mount namespace and create the mounts of `rows` in it.
 
-    `search` is the LD_LIBRARY_PATH of the future process. NamespaceError names the mount that
-    failed; the process must then exit.
+    `search` is the LD_LIBRARY_PATH of the future process. The device nodes `closed`, as far as they
+    exist, cannot be opened there. NamespaceError names the mount that failed; the process must then
+    exit.
     """
     try:
         unshare(CLONE_NEWNS)
         # Later mounts on the host propagate here, but not the other way round.
         mount("none", "/", flags=MS_REC | MS_SLAVE)
+        for node in filter(os.path.exists, closed):
+            bind(node, node, read_only=True, flags=MS_NODEV)
         if not rows:
             return
         _make_room()

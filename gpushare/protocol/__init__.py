@@ -174,7 +174,8 @@ class HostProcessGrant(TypedDict):
     `mounts`, in order: the driver's own libraries under /opt/gpushare/driver, the interposer under
     /opt/gpushare/lib, the tenant's folder at /opt/gpushare/tenant and its `status` over that. The
     caller itself mounts the interposer over the names that this host's own loader uses. A whole
-    card has no mounts. `env` has CUDA_VISIBLE_DEVICES and a simulated device.
+    card has no mounts. `closed` are the device nodes of other cards, which the command is not to
+    open. `env` has CUDA_VISIBLE_DEVICES and a simulated device.
 
     The caller then joins the cgroup /gpushare/<id> in every hierarchy that it can (host/cgroups.py)
     and sends `bind` with its own pid, and only then executes the command. Whoever releases the
@@ -185,5 +186,6 @@ class HostProcessGrant(TypedDict):
     id: str  # "host-" and the key's first characters
     directory: str  # the tenant's, on the host: a rootless process reads it instead of the mounts
     mounts: list[MountRow]
+    closed: list[str]
     env: dict[str, str]
     isolation: str  # as in TenantStatus

@@ -131,6 +131,44 @@ def test_a_container_moves_to_another_card_and_a_card_is_drained(own: Stack) -> 
         assert is_intact(tenant)
 
 
+#: Runs a command where /dev has a node for each of two cards, which is /dev/null here.
+_TWO_NODES = """
+mount -t tmpfs none /mnt && cp -a /dev/null /dev/zero /dev/urandom /mnt && mkdir /mnt/shm &&
+touch /mnt/nvidia0 /mnt/nvidia1 &&
+mount --bind /dev/null /mnt/nvidia0 && mount --bind /dev/null /mnt/nvidia1 &&
+mount --rbind /mnt /dev && exec "$@"
+"""
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_command_opens_the_nodes_of_other_cards_only_if_it_may_be_moved(
+    own: Stack, *, moves: bool
+) -> None:
+    own.configure(timing=OFTEN, evict={"moves": moves})
+    before = ["unshare", "--mount", "sh", "-c", _TWO_NODES, "sh", *own.cli, "run"]
+    options = ["--memory", "1GiB", "--devices", "0", "--name", "near", "--"]
+    script = f"cat /dev/nvidia0 && cat /dev/nvidia1; echo $?; exec {own.installation.probe}"
+    with subprocess.Popen(
+        [*before, *options, "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=own.environment,
+        text=True,
+    ) as command:
+        asked, said = command.stdin, command.stdout
+        assert asked is not None
+        assert said is not None
+        assert said.readline() == f"{int(not moves)}\n"
+        asked.write(f"alloc {MIB}\n")
+        asked.flush()
+        wait_until(lambda: '"alloc"' in said.readline())
+        if moves:
+            assert own.client.move("near", "1")["cards"][0]["index"] == 1
+        else:
+            with pytest.raises(RequestRefused, match=r"cannot open the device node of card 1"):
+                own.client.move("near", "1")
+
+
 def ask_for(stack: Stack, step: str, name: str) -> None:
     """Ask for a step of a daemon that is killed meanwhile."""
     with suppress(DaemonUnreachable):

@@ -366,7 +366,7 @@ def why_not_to(record: TenantRecord, card: Card, node: Node) -> str:
     if card.instance is not None or card.is_divided:
         return f"card {card.index} is divided into MIG instances"
     if not has_card_node(record, card):
-        return f"the container has no device node of card {card.index}"
+        return f"it cannot open the device node of card {card.index} (evict.moves)"
     return ""
 
 
@@ -486,20 +486,24 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def has_card_node(record: TenantRecord, card: Card) -> bool:
-    """Whether the first process of a tenant has the node of `card`.
+    """Whether the first process of a tenant can open the node of `card`.
 
-    A host process has all of the machine's. Nothing of the container is followed: its /dev is what
-    its runtime has mounted.
+    `gpushare run` as root mounts those of other cards so that they cannot be opened; without root,
+    a host process has all. Nothing of a container is followed: its /dev is what its runtime has
+    mounted.
     """
-    if record.engine == "host":
-        return True
+    is_host = record.engine == "host"
     try:
         with contextlib.ExitStack() as opened:
             root = os.open(f"/proc/{record.pid}/root", _DIRECTORY)
             opened.callback(os.close, root)
             dev = os.open("dev", _DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
             opened.callback(os.close, dev)
-            node = os.stat(f"nvidia{card.minor}", dir_fd=dev, follow_symlinks=False)
+            path = os.open(f"nvidia{card.minor}", os.O_PATH | os.O_NOFOLLOW, dir_fd=dev)
+            opened.callback(os.close, path)
+            node, is_closed = os.fstat(path), os.fstatvfs(path).f_flag & os.ST_NODEV
     except OSError:
+        return is_host  # the driver makes it when it is opened
+    if is_closed:
         return False
-    return stat.S_ISCHR(node.st_mode) and os.minor(node.st_rdev) == card.minor
+    return is_host or (stat.S_ISCHR(node.st_mode) and os.minor(node.st_rdev) == card.minor)

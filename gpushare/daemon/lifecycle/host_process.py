@@ -98,6 +98,7 @@ def open_tenant(
         id=identity,
         directory=str(state.mounts.path(key)) if record.shared else "",
         mounts=_mounts(record, state.node, state.mounts),
+        closed=_closed(record, state.node),
         # The command numbers its own cards from 0, as a container does: the filter refuses the
         # host's others, and most programs try card 0 and no other.
         env={**driver.env, "CUDA_VISIBLE_DEVICES": ",".join(cards)},
@@ -127,6 +128,16 @@ def _applicant(command: HostCommand, named: tuple[str, str, str], ledger: Ledger
     )
     # A caller that reaches the socket may read all of it.
     return TenantIdentity(record, owner=own or 0, status_owner=own, shows_holders=True)
+
+
+def _closed(record: TenantRecord, node: Node) -> list[str]:
+    """Return the device nodes that the command may not open: of other cards, unless it may move."""
+    if node.config.evict.moves and record.shared:
+        return []
+    own = {allocation.uuid for allocation in record.allocations}
+    cards = node.loaded().cards
+    minors = {card.minor for card in cards} - {card.minor for card in cards if card.uuid in own}
+    return [f"/dev/nvidia{minor}" for minor in sorted(minors)]
 
 
 def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[MountRow]:

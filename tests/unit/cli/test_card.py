@@ -139,7 +139,7 @@ def test_what_could_not_be_bound_is_released(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    grant = {"key": "k", "id": "host-k", "mounts": [], "env": {}}
+    grant = {"key": "k", "id": "host-k", "mounts": [], "closed": [], "env": {}}
     daemon.answers["open"] = [{"ok": True, **grant}]
     daemon.answers["bind"] = refusal("refused", "its process has ended")
     daemon.answers["release"] = [{"ok": True}]
