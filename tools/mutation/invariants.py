@@ -335,6 +335,14 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_escalation.py::test_a_sample_without_figures_restarts_the_count",),
     ),
     Invariant(
+        "no-part-is-quota-0",
+        "Each process that the driver lists counts once on every card, also where it has no part.",
+        f"{_DAEMON}/observe/sampler.py",
+        "strays[uuid].append(use)",
+        "strays[uuid].sort()",
+        (f"{_TESTS}/test_strays.py::test_each_process_counts_once_on_every_card",),
+    ),
+    Invariant(
         "over-quota-is-frozen",
         "A container that is over quota is frozen, where the operator chose that.",
         f"{_DAEMON}/policy.py",
