@@ -88,9 +88,6 @@ EVENTS: Final = {
         "The container's process is registered; the allocation lasts as long as it does."
     ),
     "tenant-adopted": "A restarted gpushared found the container running.",
-    "tenant-recovered": (
-        "Neither the ledger nor a copy had the container: it was recovered from its pages."
-    ),
     "tenant-name-refused": (
         "The container's name is the ID of another one, or its beginning: it goes by its own ID."
     ),
@@ -166,9 +163,7 @@ EVENTS: Final = {
     "process-records-free-failed": "Records of exited processes could not be freed yet.",
     "tenant-release-failed": "The container's exit could not be recorded yet; tried again.",
     "directory-removal-failed": "The container's folder could not be removed.",
-    "directory-orphan-removed": (
-        "A folder that belongs to no container was removed, unless it was in use."
-    ),
+    "directory-orphan-removed": "A folder that belongs to no container was removed.",
     # Cards and driver
     "driver-prepared": "Kernel modules of the driver were loaded, or its device nodes created.",
     "driver-preparation-failed": (
@@ -302,7 +297,6 @@ KEPT: Final = frozenset(
         "ledger-write-failed",
         "integrity-lost",
         "integrity-confirmed",
-        "tenant-recovered",
         "driver-replaced",
         "driver-loaded",
         "driver-missing",

@@ -40,7 +40,6 @@ TEXTS: Final = {
     "ledger-write-failed": "the ledger cannot be written to disk: {error}",
     "integrity-lost": "new reservations are refused: {reason}",
     "integrity-confirmed": "the operator confirmed the integrity of the ledger",
-    "tenant-recovered": "was recovered from its pages: {memory_bytes}, process {pid}",
     "request-refused": "was refused ({op}): {error}",
     "tenant-reserved": "reserved {memory_bytes} on card {cards}",
     "tenant-request-adjusted": "{note}",

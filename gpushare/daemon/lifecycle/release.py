@@ -279,45 +279,29 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
         elif record.maker:
             watch_maker(record, state)
         log("tenant-adopted", **record.identity, state=record.state)
-    unallocated = {
-        key: _recover(key, state)
-        for key in state.mounts.made()
-        if key not in state.ledger.entries and not _sweep(key, state.mounts)
-    }
-    recover.refuse_unknown(unallocated, state.ledger)
+    orphans = [key for key in state.mounts.made() if key not in state.ledger.entries]
+    users = {key: _sweep(key, state.mounts) for key in orphans}
+    recover.refuse_unknown({key: user for key, user in users.items() if user}, state.ledger)
     state.freezing.run(freezer.adopt)
 
 
-def _sweep(key: str, mounts: TenantMounts) -> bool:
-    """Remove a directory that the ledger does not know; False if it is still in use."""
+def _sweep(key: str, mounts: TenantMounts) -> str | None:
+    """Remove a directory that the ledger does not know; if it is in use, return by whom."""
     try:
         directory = mounts.open(key)
     except OSError:
-        used = False  # a start that was interrupted before anything was mounted
+        pass  # a start that was interrupted before anything was mounted
     else:
-        used = recover.is_used(directory)
+        user = recover.user_of(directory)
         os.close(directory)
-    log("directory-orphan-removed", "error" if used else "warning", tenant=key, used=used)
-    if used:
-        return False
+        if user is not None:
+            return user
+    log("directory-orphan-removed", "warning", tenant=key)
     try:
         mounts.remove(key)
     except OSError as error:
         log("directory-removal-failed", "error", tenant=key, error=str(error))
-    return True
-
-
-def _recover(key: str, state: DaemonState) -> bool:
-    """Take over a tenant that has only its pages left; False if they are not enough."""
-    directory = state.mounts.open(key)
-    try:
-        record = recover.recovered(key, directory, state.ledger)
-    finally:
-        os.close(directory)
-    if record is None or not _adopt_pages(record, state):
-        return False
-    watch_process(record, state)
-    return True
+    return None
 
 
 def _adopt_pages(record: TenantRecord, state: DaemonState) -> bool:

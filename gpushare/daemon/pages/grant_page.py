@@ -166,10 +166,6 @@ class GrantPage:
             raise ValueError(f"card {number} has no uuid")
         return text.decode("ascii")
 
-    def cores(self, number: int) -> int:
-        """Return the percent of card `number`'s compute that was requested; 0: none."""
-        return self._u32(_CARDS[number] + abi.GRANT_CARD_CORES_PERCENT).value
-
     def most_bytes(self, number: int) -> int:
         """Return the largest limit of card `number` since this daemon has the file."""
         return self._most[number]
@@ -213,11 +209,6 @@ class GrantPage:
     def set_mps(self, *, is_client: bool) -> None:
         """Say whether each of its processes has to be a client of gpushared's MPS server."""
         self._u32(abi.GRANT_HEADER_MPS).value = int(is_client)
-
-    @property
-    def is_mps(self) -> bool:
-        """Whether each of its processes has to be a client of gpushared's MPS server."""
-        return bool(self._u32(abi.GRANT_HEADER_MPS).value)
 
     @property
     def evicted(self) -> bool:

@@ -206,8 +206,6 @@ class Ledger:
 
         The ticket that it takes over ends with the same write.
         """
-        if record.key in self.unknown:  # it was restored from its pages
-            self._set_aside([record.key])
         self._write(record.file, _document(record, ()))
         self.freezes.forget(record.key)
         ticket = self.tickets.get(record.ticket)
@@ -306,7 +304,8 @@ class Ledger:
 
     def confirm(self) -> None:
         """Record that no tenant is missing, or that its loss is known; OSError."""
-        self._set_aside([key for key in self.unknown if key not in self.entries])
+        for folder in (self._ledger, self._copies):
+            folder.set_aside(self.unknown)
         self.unknown = {}
         self._write(ABOUT, self._about())
         self.is_complete = True
@@ -374,10 +373,6 @@ class Ledger:
             self._copies.publish(name)
         except OSError as error:
             log("ledger-copy-failed", "error", tenant=name, error=str(error))
-
-    def _set_aside(self, keys: Sequence[str]) -> None:
-        for folder in (self._ledger, self._copies):
-            folder.set_aside(keys)
 
     def _repair(self, ledger: FolderScan, copies: FolderScan) -> None:
         """Have both folders contain what is published, and set damaged files aside."""
@@ -503,7 +498,7 @@ class IntegrityCheck:
         if reasons:
             self.why = (
                 f"new reservations are refused: {'; '.join(reasons)}. Stop the containers that "
-                f"use a GPU and are not in gpushare ps, then rm {self._file}"
+                f"use a GPU and are not in gpushare ps, then rm {self._file}, and start them again"
             )
 
     def _keep(self) -> None:

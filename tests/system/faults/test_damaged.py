@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.hostile.container import GIB, RuntimeNamespace
+from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
+from tests.system.waiting import wait_until
 
 from .conftest import events, kill
 from .neighbour import QUOTA_BYTES, working
+
+_ALLOCATED_BYTES = 38 * GIB  # by the neighbour, again and again
+
+
+def non_tenant_bytes(place: RuntimeNamespace) -> int:
+    return sum(card["non_tenant_bytes"] for card in place.client.cards())
 
 
 def zeroed(ledger: Path) -> None:
@@ -19,7 +26,7 @@ def zeroed(ledger: Path) -> None:
 
 
 @pytest.mark.gate
-def test_a_container_without_ledger_and_copy_is_restored_from_its_pages(
+def test_a_container_without_ledger_and_copy_keeps_its_memory_until_it_is_started_again(
     place: RuntimeNamespace,
 ) -> None:
     with working(place) as neighbour:
@@ -28,12 +35,19 @@ def test_a_container_without_ledger_and_copy_is_restored_from_its_pages(
         zeroed(place.stack.root / "run" / "ledger")
         (place.stack.root / "run" / "copies" / row["key"]).write_bytes(b"damaged too")
         place.stack.start_daemon()
-        [again] = place.rows()
-        for field in ("id", "key", "state", "pid"):
-            assert again[field] == row[field]
-        assert place.allocated() == QUOTA_BYTES
-        assert [line["id"] for line in events(place, "tenant-recovered")] == [row["id"]]
         neighbour.assert_undisturbed()
-        place.client.set(row["id"], memory="41GiB")
-        assert place.allocated() == QUOTA_BYTES + GIB
+        assert (place.rows(), place.pages()) == ([], [row["key"]])
+        # It is a non-tenant from the first sample on, and is counted once.
+        wait_until(lambda: non_tenant_bytes(place) >= _ALLOCATED_BYTES)
+        assert non_tenant_bytes(place) < 2 * _ALLOCATED_BYTES
+        [lost] = events(place, "integrity-lost")
+        assert row["key"] in str(lost["reason"])
+        other = RuntimeContainer(place, "runc", quota={"memory": "1GiB"})
+        assert "start it again" in other.try_to_run()
+    kill(place)
+    (place.stack.root / "run" / "integrity-lost").unlink()
+    place.stack.start_daemon()
     place.assert_empty()
+    with working(place) as neighbour:
+        neighbour.assert_undisturbed()
+        assert place.allocated() == QUOTA_BYTES

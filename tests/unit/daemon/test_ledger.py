@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.eviction.worker_main import CHECKPOINTED
-from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import recover, release
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.operator.resize import set_quota
@@ -36,7 +34,6 @@ from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, entry
 from .operations import bound
 from .operations import opened as reserved
-from .registered import hold, register
 
 # What a killed process has open the kernel closes; here it is left to the collector.
 left_open = pytest.mark.filterwarnings(
@@ -249,38 +246,34 @@ def lose(folder: Path, *keys: str) -> None:
         (folder / "run" / "copies" / key).write_text("lost")
 
 
-def has_mounted(
-    monkeypatch: pytest.MonkeyPatch, program: FakeProcess, node: FakeDaemon, key: str
-) -> None:
-    """Have `program` be the one in whose mount namespace the pages of `key` are."""
-    directory = node.mounts.path(key).stat()
-    found = processes.find_process(program.pid)
-    assert found is not None
+def used_by(monkeypatch: pytest.MonkeyPatch, node: FakeDaemon, *keys: str) -> None:
+    """Have a container of Docker use the pages of `keys`."""
+    devices = {node.mounts.path(key).stat().st_ino for key in keys}
     monkeypatch.setattr(
-        recover, "users_of", lambda device: [found] if device == directory.st_dev else []
+        recover,
+        "user_of",
+        lambda directory: "docker 0123" if os.fstat(directory).st_ino in devices else None,
     )
 
 
-def test_a_ledger_of_another_version_is_not_read_and_its_tenants_keep_their_part(
+def test_a_ledger_of_another_version_is_not_read_and_nothing_more_is_reserved(
     tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are restored from their pages. A whole card has none: then nothing more is reserved."""
     with fakes.node(tmp_path) as first:
         key = bound(first, program, memory="4GiB", cores="30")["key"]
+        unused = reserved(first, memory="1GiB")["key"]
     for which in FOLDERS:
         of_another_format(tmp_path / "run" / which)
     with fakes.again(tmp_path) as node:
         assert "format 2, and this version of gpushare reads format 1" in node.ledger.unknown[key]
-        has_mounted(monkeypatch, program, node, key)
+        used_by(monkeypatch, node, key)
         release.adopt_tenants(node, node.freezer)
-        found = node.ledger.entries[key]
-        assert (found.state, found.pid) == ("bound", program.pid)
-        assert found.allocations == (CardAllocation("GPU-0000", 4 * GIB, 30),)
-        assert found.cgroup == processes.own_cgroup(program.pid, processes.cgroups_of(os.getpid()))
+        assert node.mounts.made() == [key] != [unused]
         assert any("it has format 2" in said for said in status_row(node)["warnings"])
-        # Whole cards, which have no pages, could have been in a file that is not there any more.
-        with pytest.raises(IntegrityLost, match="whole cards may be in use"):
+        with pytest.raises(IntegrityLost, match=f"docker 0123 uses the pages {key}, which have n"):
             reserved(node, memory="4GiB")
+        # Whole cards, which have no pages, could have been in a file that is not there any more.
+        assert "whole cards may be in use" in node.ledger.integrity.why
     kept = (tmp_path / "run" / "ledger" / f"{key}.damaged").read_bytes()
     assert kept.startswith(b"gpushare-ledger 2 ")
 
@@ -307,52 +300,12 @@ def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
         assert node.ledger.integrity.why == ""
 
 
-def test_unreadable_pages_in_use_stop_new_reservations(
-    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with fakes.node(tmp_path) as first:
-        key = bound(first, program, memory="4GiB")["key"]
-        (first.mounts.path(key) / "grant").write_bytes(bytes(1 << 17))
-    lose(tmp_path, key)
-    with fakes.again(tmp_path) as node:
-        has_mounted(monkeypatch, program, node, key)
-        release.adopt_tenants(node, node.freezer)
-        assert node.mounts.made() == [key]
-        with pytest.raises(IntegrityLost, match=f"pages {key} are in use"):
-            reserved(node, memory="4GiB")
-
-
 def test_the_check_ends_with_a_reboot(tmp_path: Path) -> None:
     check = IntegrityCheck(tmp_path / "integrity-lost", BOOT)
     check.add("something is lost")
     assert "something is lost" in IntegrityCheck(tmp_path / "integrity-lost", BOOT).why
     assert IntegrityCheck(tmp_path / "integrity-lost", "boot-2").why == ""
     assert not (tmp_path / "integrity-lost").exists()
-
-
-def test_one_that_was_evicted_is_still_known_to_be(
-    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = processes.start_time(program.pid)
-    assert started is not None
-    with fakes.node(tmp_path) as first:
-        key = bound(first, program, memory="4GiB")["key"]
-        register(first.tenants.pages[key].status.fd, 0, program.pid, started)
-        hold(first.tenants.pages[key].status.fd, 0, 3 * GIB)
-        first.tenants.pages[key].grant.set_evicted(evicted=True)
-    lose(tmp_path, key)
-    with fakes.again(tmp_path) as node:
-        has_mounted(monkeypatch, program, node, key)
-        release.adopt_tenants(node, node.freezer)
-        eviction = node.ledger.entries[key].eviction
-        assert eviction is not None
-        assert [one.pid for one in eviction.processes] == [program.pid]
-        assert (eviction.state, eviction.bytes) == ("evicting", 3 * GIB)
-        assert node.tenants.pages[key].grant.evicted
-        node.checkpoints.states[program.pid] = CHECKPOINTED
-        node.evictions.settle()
-        node.evictions.close(5)
-        assert node.ledger.entries[key].is_off_card
 
 
 ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
