@@ -112,13 +112,12 @@ def quota_option(
 
 # --- `gpushare set`: change or reset a running container's quota ---
 
-SIZES = ("memory", "memory_limit", "profile")
-COMPUTE = ("profile", "cores", "policy", "weight", "priority", "class")
+SIZES = ("memory", "memory_limit")
+COMPUTE = ("cores", "policy", "weight", "priority", "class")
 
 
 @shared.command("set")
 @container_argument
-@quota_option("profile")
 @quota_option("memory")
 @quota_option("memory-limit")
 @quota_option("cores")

@@ -57,7 +57,6 @@ MAX_REPLY_BYTES: Final = 65536
 HISTORY_ROWS: Final = 500  # maximum per reply; a reply with fewer rows is the last
 
 SET_FIELDS: Final = (
-    "profile",
     "memory",
     "memory_limit",
     "cores",

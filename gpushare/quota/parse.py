@@ -416,7 +416,7 @@ class GrantedLayers:
         The operator set them on a container that had the rest: none of it is smaller, or larger,
         when the container starts the next time.
         """
-        if PROFILE not in operator and not operator.keys().isdisjoint(SET_BY_PROFILE):
+        if not operator.keys().isdisjoint(SET_BY_PROFILE):
             self.layer.pop(PROFILE, None)  # it is not that any more
         for name, requested in operator.items():
             for replaced in (name, _OTHER_FORM.get(name)):

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
 from gpushare.quota.errors import BadValue, QuotaError, quoted
-from gpushare.quota.keys import KEYS, Diagnostics, read
+from gpushare.quota.keys import KEYS, Diagnostics
 from gpushare.quota.node_settings import NodeSetting
 from gpushare.quota.request import (
     IDLE_AFTER,
@@ -412,15 +412,6 @@ def expand(layer: Layer, profiles: ShareProfiles | None, diagnostics: Diagnostic
     except QuotaError as unknown:
         diagnostics.append(Diagnostic(unknown, named.source))
         return rest
-
-
-def expand_change(change: Mapping[str, str], profiles: ShareProfiles) -> dict[str, str]:
-    """Return the texts of a change with what its profile sets, if it names one; QuotaError."""
-    diagnostics = Diagnostics()
-    layer = {key: read(key, ValueSource("option", key), text, KEYS) for key, text in change.items()}
-    expanded = expand(layer, profiles, diagnostics)
-    diagnostics.raise_first()
-    return {key: value.text for key, value in expanded.items()}
 
 
 def profile_of(layer: Layer, named: Mapping[str, RequestedValue]) -> RequestedValue | None:

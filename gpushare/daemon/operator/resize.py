@@ -34,8 +34,7 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
-from gpushare.quota.errors import QuotaError
-from gpushare.quota.keys import KEYS, OPERATORS, parse_change, read
+from gpushare.quota.keys import OPERATORS, parse_change, read
 from gpushare.quota.request import (
     COMPUTE_KEYS,
     IDLE_AFTER,
@@ -49,7 +48,7 @@ from gpushare.quota.request import (
     recorded_text,
     to_record,
 )
-from gpushare.quota.request_policy import SET_BY_PROFILE, expand_change
+from gpushare.quota.request_policy import SET_BY_PROFILE
 from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import exact_duration
 
@@ -58,7 +57,7 @@ DURATIONS: Final = frozenset({IDLE_AFTER, TIME_LIMIT})
 _LIMIT: Final = "memory-limit"
 _MEMORY: Final = ("memory", "memory-percent")
 #: Keys that a container may request, and an operator may set.
-_QUOTA: Final = frozenset({"memory", PROFILE, _LIMIT, *COMPUTE_KEYS, *DURATIONS})
+_QUOTA: Final = frozenset({"memory", _LIMIT, *COMPUTE_KEYS, *DURATIONS})
 _WEIGHED: Final = "native-burst-share"
 
 
@@ -69,29 +68,23 @@ class NotResizable(UserError):
 def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonState) -> TenantRecord:
     """Change the quota of `record` to `change`, by canonical key, on each of its cards.
 
-    The keys are `memory`, `memory-limit`, those of compute, `profile`, which stands for some of
-    them, and `idle-after` and `time-limit`, which alone can be changed of whole cards. No ceiling
-    bounds it: those are for requests, and this is the operator.
+    The keys are `memory`, `memory-limit`, those of compute, and `idle-after` and `time-limit`,
+    which alone can be changed of whole cards. No ceiling bounds it: those are for requests, and
+    this is the operator.
 
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
     # Before the values: they are read as those of a share.
     pages = _pages_to_change(record, change, state.tenants)
-    spoken = parse_change(_without_profile(record, change, state.node))
+    spoken = parse_change(change)
     values = {key: _canonical_text(key, request.value) for key, request in spoken.requested.items()}
     limit = record.allocations[0].memory_limit_bytes
     if _LIMIT not in values and limit is not None and limit <= (spoken.memory_bytes or 0):
         values[_LIMIT] = values["memory"]  # it grows along
     overrides = {**state.node.overrides.of(record.settings_key), **values}
-    if PROFILE in change:
-        values[PROFILE] = overrides[PROFILE] = change[PROFILE].strip()
-    elif not values.keys().isdisjoint(SET_BY_PROFILE):
-        overrides.pop(PROFILE, None)  # it is not that any more
     changed = _resolved(record, overrides, spoken, state)
     if "weight" in spoken.requested:
         _refuse_idle_weight(changed, spoken, state.node)
-    if PROFILE not in overrides:
-        state.node.overrides.forget(record.settings_key, PROFILE)
     state.node.overrides.set(record.settings_key, values)
     _apply(changed, pages, state)
     log("tenant-resized", **record.named, previous=_previous(record, values), **values)
@@ -131,32 +124,9 @@ def _set_of(record: TenantRecord, keys: Collection[str], node: Node) -> set[str]
     if not dropped:
         names = ", ".join(sorted(keys)) or "the quota"
         raise NotResizable(f"{names} of {record.title} is not overridden. See gpushare inspect")
-    if PROFILE in dropped:
-        dropped |= own.intersection(SET_BY_PROFILE)
-    elif PROFILE in own and not dropped.isdisjoint(SET_BY_PROFILE):
-        dropped.add(PROFILE)  # the rest is not that any more
     if "memory" in dropped and record.quota.get(_LIMIT) == record.quota["memory"]:
         dropped.add(_LIMIT)  # it grew with memory, and was not set
     return dropped
-
-
-def _without_profile(
-    record: TenantRecord, change: Mapping[str, str], node: Node
-) -> Mapping[str, str]:
-    """Return `change` with the values of its profile; a part of a card is that of the tenant's."""
-    if PROFILE not in change:
-        return change
-    values = expand_change(change, node.config.terms.profiles)
-    percent = KEYS["memory-percent"].parse(values.pop("memory-percent", "100"))
-    assert not isinstance(percent, (str, tuple))
-    if "memory" not in values:
-        cards = [node.loaded().card(allocation.uuid) for allocation in record.allocations]
-        sizes = {card.memory_bytes for card in cards if card is not None}
-        if len(sizes) != 1:
-            rule = f"is a part of a card, and the cards of {record.title} have different sizes"
-            raise QuotaError("--profile", change[PROFILE], rule, "set --memory and --cores")
-        values["memory"] = exact_size(sizes.pop() * percent // 100)
-    return values
 
 
 def _canonical_text(key: str, value: Value) -> str:
@@ -214,7 +184,7 @@ def _resolved(
 def _rows(record: TenantRecord, overrides: Mapping[str, str]) -> RequestRecord:
     """Return what the container requested, with what the operator set above it."""
     hidden = {"memory-percent"} if "memory" in overrides else set()
-    if PROFILE not in overrides and not overrides.keys().isdisjoint(SET_BY_PROFILE):
+    if not overrides.keys().isdisjoint(SET_BY_PROFILE):
         hidden.add(PROFILE)  # it is not that any more
     rows = {key: row for key, row in record.requested.items() if key not in hidden}
     return {**rows, **_operators(overrides)}

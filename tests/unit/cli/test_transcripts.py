@@ -177,7 +177,7 @@ EVICTED: Final[dict[str, Any]] = {
 }
 MPS: Final = dict(zip(TenantMps.__annotations__, (25, True, "cgroup", "", "killed"), strict=True))
 SET: Final = (
-    "--profile small --memory 6GiB --memory-limit 8GiB --cores 040 --weight 3 --priority 0 "
+    "--memory 6GiB --memory-limit 8GiB --cores 040 --weight 3 --priority 0 "
     f"--class online --idle-after 2h --time-limit 8h --over-quota kill --policy {POLICIES[0]}"
 )
 

@@ -267,29 +267,6 @@ def test_ls_says_how_many_more_fit(profiled: FakeDaemon) -> None:
     assert fits(profiled)["small"] == 2
 
 
-def test_a_running_container_changes_to_a_profile_and_back(profiled: FakeDaemon) -> None:
-    tenant = opened(profiled, memory="4GiB", cores="5", devices="1")
-    before = entry_of(profiled, tenant)
-    changed = set_quota(before, {"profile": "third"}, profiled)
-    [allocation] = changed.allocations
-    assert (allocation.quota_bytes, allocation.cores) == (100 * GIB // 3, 33)
-    assert quota_of(profiled, tenant)["profile"] == "third operator"
-    set_quota(changed, {"profile": "small"}, profiled)
-    assert entry_of(profiled, tenant).policy == "burst-share"
-    assert entry_of(profiled, tenant).allocations[0].quota_bytes == 8 * GIB
-    set_quota(entry_of(profiled, tenant), {"memory": "9GiB"}, profiled)
-    assert "profile" not in quota_of(profiled, tenant)
-    set_quota(entry_of(profiled, tenant), {"profile": "small"}, profiled)
-    assert reset_quota(entry_of(profiled, tenant), ("profile",), profiled) == before
-    assert profiled.node.overrides.of(tenant["id"]) == {}
-
-
-def test_a_part_of_cards_of_different_sizes_is_no_one_size(profiled: FakeDaemon) -> None:
-    tenant = opened(profiled, memory="4GiB", count="2")
-    with pytest.raises(QuotaError, match=r"have different sizes\. Set --memory and --cores"):
-        set_quota(entry_of(profiled, tenant), {"profile": "third"}, profiled)
-
-
 ASKED: Mapping[str, str] = {
     "memory": "4GiB",
     "cores": "30",

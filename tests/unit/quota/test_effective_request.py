@@ -207,8 +207,6 @@ def test_a_lower_source_narrows_a_profile() -> None:
 def test_what_the_operator_sets_is_no_profile_any_more() -> None:
     quota = asked({ANNOTATION: "small"}, operator={"memory": "2GiB"})
     assert (quota.memory_bytes, quota.cores, quota.profile) == (2 * GIB, 10, None)
-    quota = asked({ANNOTATION: "small"}, operator={"memory": "2GiB", "profile": "tiny"})
-    assert (quota.memory_bytes, quota.profile) == (2 * GIB, "tiny")
 
 
 @pytest.mark.parametrize(
