@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -29,9 +29,7 @@ from gpushare.daemon.limits import AUDITED, INTERPOSER
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.placement.choose import place_request
-from gpushare.daemon.placement.model import NO_NODE, Card, CardCapacity, Links
-from gpushare.daemon.placement.request import ImageNeed, NoRoom, PlacedCard, PlacementRequest
+from gpushare.daemon.placement.model import NO_NODE, Card
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
@@ -474,55 +472,3 @@ def _args(original: Spec) -> list[str]:
 
 def _used(ledger: Ledger) -> set[str]:
     return {record.compat for record in ledger.entries.values()}
-
-
-# --- which cards run a container's image, on a node whose cards differ: before one is chosen ---
-#
-# Cards that run it worse than the best ones are avoided while the best have room. If the node's
-# policy refuses images that do not run on their cards (`compatibility: refuse`), such cards are not
-# used at all. An image that runs on none of the cards is left to the check after placement, which
-# knows what the container gets.
-
-_LEVELS: Final = rules.LEVELS
-
-
-def find_image_needs(
-    original: Spec, rootfs_fd: int, policy: str, node: Node, *, shared: bool
-) -> Mapping[str, ImageNeed]:
-    """Return by UUID the cards that run the image worse than others, and why.
-
-    It reads the image, so it is never the decide thread's, and only where the cards differ.
-    """
-    driver = node.loaded()
-    # What differs between the node's cards that an image can need.
-    kinds = {(card.capability, card.brand, card.datacenter) for card in driver.cards}
-    if policy == IGNORE or len(kinds) < 2:
-        return {}
-    with closing(ImageView(rootfs_fd)) as rootfs:
-        image = image_facts(original, rootfs, cuda_compat.find(rootfs), node)
-    findings = {}
-    for card in driver.cards:
-        machine = machine_facts([card], driver, shared=shared)
-        ill = problems(compatibility.evaluate_image(image, machine))
-        findings[card.uuid] = ill
-    best = min(_LEVELS.index(rules.worst(ill)) for ill in findings.values())
-    return {
-        uuid: ImageNeed(
-            f"{ill[0].what} ({ill[0].rule})",
-            ill[0].fix,
-            is_refused=policy == REFUSE and ill[0].level == "refuse",
-        )
-        for uuid, ill in findings.items()
-        if _LEVELS.index(rules.worst(ill)) > best
-    }
-
-
-def place_suitably(
-    request: PlacementRequest, capacities: Sequence[CardCapacity], links: Links
-) -> tuple[PlacedCard, ...]:
-    """Return a place on cards that run the image best, or else on others that run it; NoRoom."""
-    required = {uuid: need for uuid, need in request.image_needs.items() if need.is_refused}
-    if required != request.image_needs:
-        with suppress(NoRoom):
-            return place_request(request, capacities, links)
-    return place_request(replace(request, image_needs=required), capacities, links)

@@ -28,7 +28,6 @@ from gpushare.daemon.lifecycle import (
     release,
     scheduled,
 )
-from gpushare.daemon.lifecycle.container_edits import find_image_needs
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.queue import (
     Applicant,
@@ -193,14 +192,14 @@ class _Creation:
                 f"container {bundle.identity} requests a GPU, and a checkpoint has no state of the "
                 "driver. Create the container instead."
             )
-        is_shared = request.effective.kind == "shared"
-        applicant = self._applicant(request, is_shared=is_shared)
+        applicant = self._applicant(request)
 
         def reserve_now() -> TenantRecord:
             return state.in_start(lambda: self._reserve(applicant, request))
 
         try:
-            with state.mounts.claimed() if is_shared and not applicant.label else nullcontext():
+            needs_pages = request.effective.kind == "shared" and not applicant.label
+            with state.mounts.claimed() if needs_pages else nullcontext():
                 about = self._name, request.effective.class_ == "online"
                 record = self._room.reserve(about, reserve_now, bundle.waits)
         except UserError as error:
@@ -223,11 +222,8 @@ class _Creation:
         binder = LAUNCHER if record.cgroup else "hook"
         return {"mode": request.effective.kind, "key": record.key, "bind": binder}
 
-    def _applicant(self, request: ContainerRequest, *, is_shared: bool) -> TenantIdentity:
+    def _applicant(self, request: ContainerRequest) -> TenantIdentity:
         bundle, original, node = self._bundle, self._original, self._node
-        needs = find_image_needs(
-            original, bundle.rootfs_fd, request.terms.compat, node, shared=is_shared
-        )
         cgroup = ""  # of a container that its launcher is to bind
         if bundle.binds and node.config.bind == LAUNCHER:
             path = original.at("linux", "cgroupsPath")
@@ -247,7 +243,6 @@ class _Creation:
             owner=container_edits.mapped_uid(original, 0),
             shows_holders=node.config.read_group is None and not self._in_pod,
             uid=container_edits.host_uid(original),
-            image_needs=needs,
             # OCI runtime spec, config-linux.md, Memory.
             memory_max_bytes=limit if isinstance(limit, int) and limit > 0 else 0,
         )

@@ -8,8 +8,8 @@ expires, and never uncounted memory. If anything fails, everything is undone.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -18,14 +18,13 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.lifecycle import bounds, release, scheduled
-from gpushare.daemon.lifecycle.container_edits import place_suitably
 from gpushare.daemon.limits import EXCLUSIVE, INTERPOSER, check_supported, reclaim_rounds
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
+from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.request import (
-    ImageNeed,
     NoRoom,
     PlacedCard,
     PlacementRequest,
@@ -53,7 +52,6 @@ class TenantIdentity:
     status_owner: int | None = None  # who alone may write its status; None: whoever is in it
     shows_holders: bool = False  # as in PlacementRequest
     uid: int | None = None  # as in PlacementRequest
-    image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)  # as in PlacementRequest
     memory_max_bytes: int = 0  # the container's own memory limit; 0: none
 
 
@@ -191,7 +189,6 @@ def _place(
     own = () if ticket is None else {allocation.uuid for allocation in ticket.allocations}
     request = replace(
         placement_request(applicant.record, resolved, state.node, state.ledger, without),
-        image_needs=applicant.image_needs,
         shows_holders=applicant.shows_holders,
         uid=applicant.uid,
     )
@@ -202,7 +199,7 @@ def _place(
         }:
             capacities = with_withheld(capacities, withheld, request.rank)
         try:
-            placed = place_suitably(request, capacities, state.node.loaded().links)
+            placed = place_request(request, capacities, state.node.loaded().links)
         except NoRoom as error:
             error.request = request
             raise

@@ -349,21 +349,16 @@ SWITCH_BACKEND: Final = (
 
 
 def _incapable(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    """Return why a card has not what the request, or its image, needs."""
+    """Return why a card has not the compute capability that is requested."""
     card, key = capacity.card, "compute-capability"
-    if not accepts_capability(request.compute_capability, card.capability):
-        wanted = ",".join(request.compute_capability)
-        has = "unknown" if card.capability is None else ".".join(map(str, card.capability))
-        text = f"({card.model}) has compute capability {has}, and {wanted} is requested"
-        fix = f"change {key}{request.where(key)}"
-        others = replace(request, compute_capability=())
-    elif card.uuid in request.image_needs:
-        need = request.image_needs[card.uuid]
-        text, fix = f"({card.model}) does not fit the image: {need.why}", need.fix
-        others = replace(request, image_needs={})
-    else:
+    if accepts_capability(request.compute_capability, card.capability):
         return None
-    return Obstacle(text, fix if find_obstacle(others, capacity) is None else "")
+    wanted = ",".join(request.compute_capability)
+    has = "unknown" if card.capability is None else ".".join(map(str, card.capability))
+    text = f"({card.model}) has compute capability {has}, and {wanted} is requested"
+    others = replace(request, compute_capability=())
+    helps = find_obstacle(others, capacity) is None
+    return Obstacle(text, f"change {key}{request.where(key)}" if helps else "")
 
 
 def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:

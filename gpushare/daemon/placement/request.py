@@ -193,15 +193,6 @@ class NoSuchCard(UserError):
     """A card was named that this machine does not have."""
 
 
-@dataclass(frozen=True)
-class ImageNeed:
-    """The reason why an image runs on a card badly or not at all, and what to do about it."""
-
-    why: str
-    fix: str = ""
-    is_refused: bool = False  # by the node's policy; otherwise other cards are only preferred
-
-
 #: Whether it is not online, its priority (0 is the highest), and the number of its arrival.
 Rank = tuple[bool, int, float]
 OFFLINE: Final[Rank] = (True, 5, inf)
@@ -224,8 +215,6 @@ class PlacementRequest:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     compute_capability: tuple[str, ...] = ()  # comparisons, which all have to hold
-    # The cards that the container's image does not fit, by UUID.
-    image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
     strategy: str = ""  # binpack, spread or topology; "": the best for the request (choose.py)
     backend: str = ""  # mig: only MIG instances are used
     uid: int | None = None  # of a container: the host's; None: unknown

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
 from gpushare.daemon.lifecycle.driver_loader import link_devices
 from gpushare.daemon.limits import effective_isolation
-from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci import cdi, driver_files, image_view
@@ -139,49 +137,20 @@ H200 = replace(fakes.card(0), brand="nvidia", capability=(9, 0))
 V100 = replace(fakes.card(0, 32, "V100"), brand="tesla", capability=(7, 0))
 
 
-H200_BESIDE = fakes.card(1).uuid
-
-
 REFUSE = Config(terms=RequestPolicy(compat="refuse"))
 
 
-def mixed(tmp_path: Path, config: Config | None = None) -> AbstractContextManager[FakeDaemon]:
-    """Return a node with an H200, and a V100 that shares would be placed on: it is smaller."""
-    cards = (replace(fakes.card(1), brand="nvidia", capability=(9, 0)), V100)
-    return fakes.node(tmp_path, FakeDriver(*cards), config)
-
-
-def placed(container: BundleToCreate, node: FakeDaemon) -> tuple[str, tuple[str, ...]]:
-    """Return the card that a container gets, and its notes."""
-    key = container.create(node)["key"]
-    record = node.ledger.entries[key]
-    return record.allocations[0].uuid, record.notes
-
-
-@pytest.mark.parametrize("config", [Config(), REFUSE], ids=["warn", "refuse"])
-@pytest.mark.parametrize(
-    "need", ["CUDA_VERSION=13.0.0", "DTYPE=bfloat16", "NVIDIA_REQUIRE_ARCH=arch>=8.0"]
-)
-def test_the_needs_of_an_image_choose_the_card(tmp_path: Path, config: Config, need: str) -> None:
-    with mixed(tmp_path, config) as node:
-        assert placed(BundleToCreate(tmp_path / "any", SHARE), node)[0] == V100.uuid
-        assert placed(BundleToCreate(tmp_path / "b", SHARE, need), node) == (H200_BESIDE, ())
-
-
-def test_a_card_that_an_image_does_not_fit_is_used_only_if_the_policy_lets_it(
-    tmp_path: Path,
-) -> None:
-    needs = (SHARE, "GPUSHARE_DEVICES=0", "CUDA_VERSION=13.0.0")
-    with mixed(tmp_path) as node:
-        card, notes = placed(BundleToCreate(tmp_path / "b", *needs), node)
-        assert card == V100.uuid
-        assert "(card-dropped)" in notes[0]
-    with (
-        mixed(tmp_path / "2", REFUSE) as node,
-        pytest.raises(NoRoom) as caught,
-    ):
-        BundleToCreate(tmp_path / "c", *needs).create(node)
-    assert "card 0 (V100) does not fit the image: V100 has compute" in str(caught.value)
+def test_an_image_that_does_not_fit_its_card_is_noted_or_refused(tmp_path: Path) -> None:
+    need = "CUDA_VERSION=13.0.0"
+    cards = FakeDriver(replace(fakes.card(1), brand="nvidia", capability=(9, 0)), V100)
+    with fakes.node(tmp_path, cards) as node:
+        [note] = given(BundleToCreate(tmp_path / "b", SHARE, need), node).notes
+        assert "(card-dropped)" in note
+    with fakes.node(tmp_path / "2", cards, REFUSE) as node:
+        with pytest.raises(IncompatibleImage, match="V100 has compute"):
+            BundleToCreate(tmp_path / "c", SHARE, need).create(node)
+        newer = "GPUSHARE_COMPUTE_CAPABILITY=>=8.0"
+        assert given(BundleToCreate(tmp_path / "d", SHARE, need, newer), node).notes == ()
 
 
 def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
