@@ -13,16 +13,15 @@ states for every card why it was not chosen, and gives only advice that would he
 | topology, or shares of several cards | those nearest to each other; of those, the fullest |
 
 Of sets that are as good but for spread, those go first that leave close cards together; what is
-the same in all of it is decided by the index. All sets are looked at; only where those are
-more than `MOST_SETS` (8 of more than 16 cards) each is grown from one card by the next best.
+the same in all of it is decided by the index. All sets are looked at; where those are more than
+`MOST_SETS` (8 of more than 16 cards), the first so many by index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
-from math import comb
+from itertools import combinations, islice
 from typing import Final, TypeAlias
 
 from gpushare.daemon.placement.model import (
@@ -227,9 +226,7 @@ def _first_set(
     """
     ranking = _Ranking(request, sorted(fitting, key=lambda capacity: capacity.card.index), links)
     places = range(len(ranking.capacities))
-    sets: Iterable[_Places] = combinations(places, count)
-    if comb(len(places), count) > MOST_SETS:
-        sets = [ranking.grown(place, count) for place in places]
+    sets: Iterable[_Places] = islice(combinations(places, count), MOST_SETS)
     if may is not None:
         sets = (chosen for chosen in sets if may(ranking.at(chosen)))
     best = min(sets, key=ranking.rank, default=None)
@@ -270,15 +267,6 @@ class _Ranking:
         if self._ask.strategy == "binpack" or len(places) == 1:
             return free, nearness, places
         return self._distance(places), free, nearness, places
-
-    def grown(self, place: int, count: int) -> _Places:
-        """Return the set that is grown from one room by the next best."""
-        taken: _Places = (place,)
-        while len(taken) < count:
-            others = (other for other in range(len(self.capacities)) if other not in taken)
-            sets = (tuple(sorted((*taken, other))) for other in others)
-            taken = min(sets, key=self.rank)
-        return taken
 
     def _distance(self, places: _Places) -> int:
         rows = self._distances

@@ -19,7 +19,6 @@ from gpushare.daemon.cards.nvml_client import nvlink_link, pcie_link
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.operator.resize import check_memory_growth
-from gpushare.daemon.placement import choose
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import (
     AllocationUse,
@@ -107,15 +106,6 @@ def test_cards_are_named_by_index_minor_uuid_and_the_start_of_a_uuid(
         return
     with pytest.raises(NoSuchCard, match=re.escape(found)):
         place_request(request_, rooms)
-
-
-def test_where_there_are_too_many_sets_a_set_grows_by_the_next_best(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rooms = [room(index, gib=gib) for index, gib in enumerate((90, 40, 80, 20, 60))]
-    best = indices(place_request(share(10, count=3), rooms))
-    monkeypatch.setattr(choose, "MOST_SETS", 1)
-    assert indices(place_request(share(10, count=3), rooms)) == best == [1, 3, 4]
 
 
 def test_the_last_byte_can_be_had_and_not_one_more() -> None:
