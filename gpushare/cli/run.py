@@ -31,7 +31,6 @@ from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cgroups, mounts
 from gpushare.quota.errors import BadValue, quoted
 from gpushare.quota.keys import KEYS
-from gpushare.quota.request import WAIT
 from gpushare.quota.values import parse_duration
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ _SHOWN: Final = (
     "idle-after",
     "time-limit",
 )
-#: Keys that are options of `run`; --wait is one of its own.
-_KEYS: Final = tuple(key for key in KEYS.values() if key.name != WAIT)
+_KEYS: Final = tuple(KEYS.values())
 _DRIVER: Final = Path("/opt/gpushare/driver/libcuda.so.1")
 
 

@@ -135,7 +135,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     decide.run(lambda: _adopt(state, freezer))
     decide.run(servers.check)
     scheduler = SchedulerSync(state)
-    decide.run(parts.queue.adopt)
+    decide.run(parts.queue.look)
     state.ledger.changed.listeners += (scheduler.changed, servers.changed, *parts.followers)
     parts.evictions.settle()
     scheduler.check()

@@ -23,7 +23,7 @@ Versions: a newer version may add operations, and keys to requests and replies, 
 ignores. It removes none and gives none another meaning.
 
 A ticket ends with the process that took it. `open` with a `ticket`, its secret, takes over what was
-granted to it. A `create` that requests GPUSHARE_WAIT is acknowledged again while it waits for room.
+granted to it.
 
 `marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
 

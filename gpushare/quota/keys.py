@@ -15,7 +15,6 @@ from gpushare.quota.request import (
     IDLE_AFTER,
     PROFILE,
     TIME_LIMIT,
-    WAIT,
     Diagnostic,
     Layer,
     QuotaRequest,
@@ -34,7 +33,6 @@ from gpushare.quota.values import (
     parse_duration,
     parse_name,
     parse_oversubscription,
-    parse_wait,
     prefer,
     smaller,
     subset,
@@ -321,14 +319,6 @@ KEYS: Final[Mapping[str, Key]] = {
             smaller,
             "Time after which the container is stopped, counted from its start: SIGTERM, and "
             "SIGKILL 30 seconds later. gpushared warns before.",
-        ),
-        Key(
-            WAIT,
-            "wait_seconds",
-            parse_wait,
-            smaller,
-            "If no card has room, the container's create waits for it at most this long. Refused "
-            "for pods: the kubelet tries again by itself. For longer: gpushare run --wait.",
         ),
     )
 }

@@ -37,7 +37,6 @@ from gpushare.quota.request import (
     PROFILE,
     TIME_LIMIT,
     VISIBLE_DEVICES,
-    WAIT,
     Diagnostic,
     EngineCards,
     Layer,
@@ -364,7 +363,6 @@ _NEVER_ENLARGE: Final = frozenset(
         "numa",
         IDLE_AFTER,
         TIME_LIMIT,
-        WAIT,
         PROFILE,
     }
 )

@@ -96,7 +96,6 @@ def requests_whole_cards(layer: Layer, *, has_cards: bool = False) -> bool:
 
 IDLE_AFTER: Final = "idle-after"
 TIME_LIMIT: Final = "time-limit"
-WAIT: Final = "wait"
 #: Keys of compute, which say how a container shares a card with others.
 COMPUTE_KEYS: Final = ("cores", "policy", "weight", "priority", "class")
 #: Keys that a container may set of what the scheduler allocated to it.
@@ -184,7 +183,6 @@ class QuotaRequest:
     backend: str | None = None
     idle_after_seconds: int | None = None
     time_limit_seconds: int | None = None
-    wait_seconds: int | None = None
     requested: Mapping[str, RequestedValue] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     before_operator: Mapping[str, RequestedValue] = field(default_factory=dict)

@@ -145,29 +145,6 @@ class Duration(PatternReader):
 parse_duration: Final = Duration()
 
 
-class ShortWait(PatternReader):
-    """Reads how long a create may wait for room, as seconds."""
-
-    pattern = "([1-9]|[12][0-9]|30)s"
-    wrong = (
-        "is not a time that a create can wait, while its engine holds the container's lock",
-        "write 1s to 30s; gpushare run --wait waits longer",
-    )
-
-    def __call__(self, text: str) -> int:
-        """Return the seconds of `20s`; BadValue if it is none, or too long."""
-        stripped = self.matched(text)
-        return int(stripped[:-1])
-
-
-parse_wait: Final = ShortWait()
-#: Why a pod's container cannot wait in its create, and what to do.
-NO_WAIT_IN_PODS: Final = (
-    "is not for pods: the kubelet creates a container again by itself",
-    "remove it",
-)
-
-
 class Oversubscription(PatternReader):
     """Reads where memory beyond the quota may be: `none`, `host`, or a bound as in `host:8GiB`."""
 

@@ -15,7 +15,6 @@ from gpushare.daemon.limits import EXCLUSIVE, UNSUPPORTED
 from gpushare.quota.effective_request import ADD
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
 from gpushare.quota.request_policy import CONFLICT, SET_BY_PROFILE
-from gpushare.quota.values import NO_WAIT_IN_PODS
 
 from .policy_text import quantity, refusal, text
 
@@ -69,7 +68,6 @@ CONTRADICTIONS: Final = (
         f'": not the number of cards in " + {_source("devices")} + ". Write " +\n'
         '    string($devices.split(",").size()) + ", or omit count."',
     ),
-    Rule("wait", "?wait", refusal(*NO_WAIT_IN_PODS)),
     Rule(
         "backend",
         f'?backend && $backend == "{EXCLUSIVE}" && !(?cores && $cores == "100") &&\n'

@@ -13,7 +13,7 @@ from gpushare.quota.keys import (
     CAPABILITY,
     CARD,
 )
-from gpushare.quota.values import parse_duration, parse_name, parse_oversubscription, parse_wait
+from gpushare.quota.values import parse_duration, parse_name, parse_oversubscription
 
 #: The form of a text, or of each item of a list, and what is wrong with any other.
 FORMS: Final = {
@@ -23,7 +23,6 @@ FORMS: Final = {
     "idle-after": (parse_duration.pattern, parse_duration.error),
     "time-limit": (parse_duration.pattern, parse_duration.error),
     "oversubscribe": (parse_oversubscription.pattern, parse_oversubscription.error),
-    "wait": (parse_wait.pattern, parse_wait.error),
 }
 
 

@@ -58,7 +58,7 @@ class StoryNode:
         self._operations = parts.operations
         self._names: dict[str, tuple[str, str]] = {}  # key and id of a tenant, by its name
         release.adopt_tenants(state, parts.freezer)
-        parts.queue.adopt()
+        parts.queue.look()
         state.ledger.changed.listeners += parts.followers
         parts.look_again(state.loop)
         self.settle()

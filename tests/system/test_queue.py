@@ -13,7 +13,6 @@ import pytest
 
 from gpushare.client import Client
 from gpushare.protocol.queue import QueueEntry
-from gpushare.verify.runners import Docker
 from tests.stack import Stack
 from tests.system.waiting import wait_until
 
@@ -117,26 +116,6 @@ def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: Client)
             first.communicate(timeout=LIMIT_SECONDS)
             assert is_up(second)
             assert [entry["name"] for entry in queue.queue()] == ["third"]
-
-
-def test_a_create_waits_as_long_as_it_says(stack: Stack, docker: Docker, queue: Client) -> None:
-    words = docker.run("patient", {"memory": MOST, "wait": "30s"}, "info")
-    with (
-        full(stack) as first,
-        subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=stack.environment,
-        ) as patient,
-    ):
-        wait_until(lambda: any(one["kind"] == "create" for one in queue.queue()))
-        first.communicate(timeout=LIMIT_SECONDS)
-        output, errors = patient.communicate(timeout=LIMIT_SECONDS)
-    assert patient.returncode == 0, errors
-    assert f'"total":{100 << 30}' in output.replace(" ", "")
 
 
 def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(

@@ -12,10 +12,8 @@ does only what needs the ledger. Creates of one container come one after another
 from __future__ import annotations
 
 import hashlib
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,10 +28,7 @@ from gpushare.daemon.lifecycle import (
 )
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.queue import (
-    Applicant,
-    QueueFull,
     RoomForStarts,
-    TicketNotFound,
     shown_by_container,
 )
 from gpushare.daemon.lifecycle.reserve import (
@@ -44,13 +39,11 @@ from gpushare.daemon.lifecycle.reserve import (
     truncated_notes,
 )
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.daemon.node import Node
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger, ReservationLost
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.store.ticket import TicketSource
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -70,15 +63,10 @@ from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refus
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import (
-    PROFILE,
-    WAIT,
-    EngineCards,
     QuotaRequest,
     RequestedValue,
-    requests_memory,
 )
 from gpushare.quota.request_policy import ResolvedRequest
-from gpushare.quota.values import NO_WAIT_IN_PODS
 
 #: In which a container of `gpushare run --wait -- docker run` shows its ticket.
 TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
@@ -197,18 +185,10 @@ class _Creation:
         def reserve_now() -> TenantRecord:
             return state.in_start(lambda: self._reserve(applicant, request))
 
-        try:
-            needs_pages = request.effective.kind == "shared" and not applicant.label
-            with state.mounts.claimed() if needs_pages else nullcontext():
-                about = self._name, request.effective.class_ == "online"
-                record = self._room.reserve(about, reserve_now, bundle.waits)
-        except UserError as error:
-            lacks_room = isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
-            if request.quota.wait_seconds is None or not lacks_room:
-                raise
-            with self._granted(request) as secret:
-                shown = replace(request, secret=secret or request.secret)
-                record = state.in_start(lambda: self._reserve(applicant, shown))
+        needs_pages = request.effective.kind == "shared" and not applicant.label
+        about = self._name, request.effective.class_ == "online"
+        with state.mounts.claimed() if needs_pages else nullcontext():
+            record = self._room.reserve(about, reserve_now, bundle.waits)
         try:
             edited = self._edited(request, record)
             bundle.check()
@@ -274,8 +254,6 @@ class _Creation:
         quota, effective = scheduled.effective_request(
             parsed, grant, node.config.kubernetes_mode, in_pod=self._in_pod
         )
-        if self._in_pod and quota.wait_seconds is not None:
-            raise quota.refuse("wait", *NO_WAIT_IN_PODS)
         placed = placed if grant is None else grant.taken_out(placed)
         secret = original.variables.get(TICKET_VARIABLE, "")
         return ContainerRequest(quota, effective, parsed.terms, placed, parsed.pod, grant, secret)
@@ -337,72 +315,6 @@ class _Creation:
             cpuset = editor.numa_binding()
             changes = replace(changes, cpus=cpuset.cpus, mems=cpuset.mems)
         return edits.apply(original, changes, request.placed.taken)
-
-    # GPUSHARE_WAIT: a create waits for room, at most as long as its container requests. Docker
-    # holds the container's lock meanwhile, so the time is short (quota/values.py, ShortWait). The
-    # create's own thread waits, never the decide thread. Few may wait at a time: each keeps a
-    # thread of those that all creates share.
-
-    @contextmanager
-    def _granted(self, request: ContainerRequest) -> Iterator[str]:
-        """Yield the secret of a ticket that was granted, "" if there was no room in time.
-
-        A ticket that was not taken over in the block ends with it.
-        """
-        bundle, queue, run = self._bundle, self._room.queue, self._state.decide.run
-        seconds = request.quota.wait_seconds or 0
-        tickets = self._ledger.tickets.values()
-        if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:
-            yield ""
-            return
-        maker = bundle.maker or os.getpid()
-        client = Applicant(
-            self._name, 0, maker, is_rootless=False, kind="create", wait_seconds=seconds
-        )
-        cards = _engine_text(request.placed.cards, self._node)
-        try:
-            source = TicketSource(_options(request.quota), {}, {}, cards)
-            ticket, secret = run(lambda: queue.take(client, source))
-        except (NoRoom, QueueFull, TicketNotFound):
-            yield ""
-            return
-        try:
-            bundle.waits(seconds)
-            until = time.monotonic() + seconds
-            while (now := self._ledger.tickets.get(ticket.id)) is not None and not now.is_granted:
-                bundle.check()
-                if time.monotonic() > until:
-                    break
-                time.sleep(_LOOK_SECONDS)
-            bundle.waits(0)
-            yield secret if now is not None and now.is_granted else ""
-        finally:
-            if ticket.id in self._ledger.tickets:
-                run(lambda: queue.drop(ticket.id))
-
-
-_MOST_WAITING: Final = 16
-_LOOK_SECONDS: Final = 0.05
-
-
-def _options(quota: QuotaRequest) -> dict[str, str]:
-    """Return what is requested, by canonical key; a profile is in it as what it stands for."""
-    values = {key: value.text for key, value in quota.requested.items() if key != WAIT}
-    rest = {key: value for key, value in quota.requested.items() if key != PROFILE}
-    if requests_memory(rest):
-        values.pop(PROFILE, None)
-    return values
-
-
-def _engine_text(cards: EngineCards | None, node: Node) -> str:
-    """Return the cards that the engine put into the spec, as `--gpus` names them."""
-    if cards is None:
-        return ""
-    if cards.all_cards:
-        return "all"
-    by_minor = {card.minor: card.uuid for card in node.loaded().cards if card.instance is None}
-    named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
-    return f"device={','.join(named)}" if named else str(cards.count or 1)
 
 
 def _release_failed(record: TenantRecord, state: DaemonState) -> None:

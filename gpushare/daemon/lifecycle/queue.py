@@ -85,13 +85,6 @@ class Queue:
         self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
         self._restores = WaitingRestores(state)
 
-    def adopt(self) -> None:
-        """Take over the tickets of an earlier daemon: all but those of creates, which ended."""
-        for ticket in tuple(self._state.ledger.tickets.values()):
-            if ticket.kind == "create":
-                self._end(ticket, CLIENT_ENDED)
-        self.look()
-
     def look_soon(self) -> None:
         """Look after what the decide thread does now, if something waits; any thread."""
         if self._state.is_awaited or self._state.queue.waiting:
@@ -274,11 +267,7 @@ class Queue:
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
         node, ledger = self._state.node, self._state.ledger
         request = placement_request(ticket, resolved, node, ledger, ticket.file)
-        return replace(
-            request,
-            rank=(*request.rank[:2], ticket.number),
-            shows_holders=node.config.read_group is None or ticket.kind != "create",
-        )
+        return replace(request, rank=(*request.rank[:2], ticket.number))
 
     def _managed_bytes(self, ticket: TicketRecord, resolved: ResolvedRequest, cards: int) -> int:
         """Return its managed memory beyond the quota on each card; QuotaError, NoRoom for now."""

@@ -321,7 +321,7 @@ def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
 
 MIG: Final = "mig"
 #: The fix where a card is withheld for a request that waits.
-WAIT: Final = "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
+WAIT: Final = "wait in the queue (gpushare run --wait)"
 MPS: Final = "mps"
 #: The fix where a container could end another one's work by the MPS server.
 TRUST: Final = (

@@ -20,9 +20,9 @@ from gpushare.daemon.placement.request import NoRoom, PlacedCard
 from gpushare.daemon.store.record import CardAllocation, from_json, tuple_of
 from gpushare.quota.size import format_size
 
-#: The start of a ticket: a command of `gpushare run`, a container of the engine's command that
-#: it runs, or a container whose create waits.
-TicketKind = Literal["command", "container", "create"]
+#: The start of a ticket: a command of `gpushare run`, or a container of the engine's command that
+#: it runs.
+TicketKind = Literal["command", "container"]
 
 #: A ticket's ID; it is a part of file names.
 ID: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)

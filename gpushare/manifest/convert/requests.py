@@ -40,7 +40,6 @@ _ANY: Final = (
     "backend",
     "idle_after_seconds",
     "time_limit_seconds",
-    "wait_seconds",
 )
 Meaning = dict[str, object]
 

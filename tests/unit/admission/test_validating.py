@@ -18,7 +18,7 @@ from gpushare.manifest.request import request_on_node
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request_policy import Dialects, RequestPolicy, profile
-from gpushare.quota.values import NO_WAIT_IN_PODS, Choice, Duration, PercentOfMemory, WholeNumber
+from gpushare.quota.values import Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import violations
 from tools.check.command import ROOT
 
@@ -71,8 +71,6 @@ def on_node(body: dict[str, Any], terms: RequestPolicy) -> Iterator[str]:
             yield found.refused
         elif found.requested and found.effective:
             quota, whole = found.requested.quota, found.effective.kind == "exclusive"
-            if quota.wait_seconds is not None:
-                yield str(quota.refuse("wait", *NO_WAIT_IN_PODS))
             if (quota.backend or "") in UNSUPPORTED and not (
                 whole and quota.backend == "exclusive"
             ):
@@ -125,8 +123,6 @@ def test_a_value_is_refused_where_a_node_refuses_it() -> None:
         ({"memory": "1GiB", "policy": "fixed"}, ""),
         ({"memory": "1GiB", "policy": "fixed-share"}, ""),
         ({"memory": "1GiB", "oversubscribe": "swap"}, ""),
-        ({"memory": "1GiB", "wait": "20s"}, ""),
-        ({"memory": "1GiB", "wait": "31s"}, ""),
         ({"memory": "1GiB", "backend": "exclusive"}, ""),
         ({"memory": "1GiB", "memory-percent": "10"}, ""),
         ({"memory": "4GiB", "memory-limit": "2GiB"}, ""),

@@ -12,8 +12,7 @@ import pytest
 
 from gpushare.config import QueueLimits
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
-from gpushare.daemon.lifecycle import create, release
-from gpushare.daemon.lifecycle.create import CreateAbandoned
+from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.lifecycle.queue import Applicant, QueueFull, TicketNotFound
 from gpushare.daemon.placement.model import NO_LINKS, AllocationUse, CardCapacity
@@ -107,7 +106,7 @@ def test_a_start_that_waits_is_overtaken_by_nothing_that_comes_after_it(one: Fak
         opened(one, memory="1GiB")
     assert (
         f"card 0 is withheld for ticket {large.id}, which is before it in the queue; "
-        "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
+        "wait in the queue (gpushare run --wait)"
     ) in str(error.value)
     end(one, first)
     assert now(one, large).is_granted
@@ -185,39 +184,6 @@ def test_a_user_s_grants_count_for_its_maximum(one: FakeDaemon) -> None:
     assert (now(one, first).is_granted, now(one, second).is_granted) == (True, False)
     user = HostCommand("mine", 1000, rootless=True)
     open_tenant(user, {"memory": f"{half - 1024}MiB"}, one, one.room, now(one, first))
-
-
-def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_path: Path) -> None:
-    first = fill(one)
-    bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_WAIT=30s")
-    asked: list[float] = []
-
-    def waits(seconds: float) -> None:
-        asked.append(seconds)
-        if one.ledger.tickets:
-            release.release_tenant(first, one, "it has ended")
-
-    with bundle.bundle() as made:
-        created = create.create(replace(made, waits=waits), one, one.room, one.servers)
-    assert created["mode"] == "shared"
-    assert asked[-2:] == [30, 0]
-    assert not one.ledger.tickets
-    short = BundleToCreate(
-        tmp_path / "c", "GPUSHARE_MEMORY=135GiB", "GPUSHARE_WAIT=1s", identity="5a4d"
-    )
-    with pytest.raises(NoRoom):
-        short.create(one)
-    assert not one.ledger.tickets
-
-
-def test_a_create_waits_no_longer_than_its_client(one: FakeDaemon, tmp_path: Path) -> None:
-    fill(one)
-    bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_WAIT=30s")
-    with bundle.bundle() as made, pytest.raises(CreateAbandoned):
-        create.create(
-            replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one, one.room, one.servers
-        )
-    assert not one.ledger.tickets
 
 
 def test_a_container_shows_its_ticket_and_one_that_has_ended_is_no_ticket(

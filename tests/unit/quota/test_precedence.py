@@ -43,7 +43,6 @@ VALUES = {
     "backend": ("interposer", "exclusive"),
     "idle-after": ("90s", "2h"),
     "time-limit": ("30m", "8h"),
-    "wait": ("5s", "30s"),
 }
 #: A profile stands for some of these (test_effective_request.py).
 assert set(VALUES) == set(KEYS) - {"profile"}
@@ -311,7 +310,6 @@ SPELLED: dict[str, tuple[str, object]] = {
     "backend": ("interposer", "interposer"),
     "idle-after": ("30m", 1800),
     "time-limit": ("8h", 8 * 3600),
-    "wait": ("20s", 20),
 }
 
 

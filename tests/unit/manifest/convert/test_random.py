@@ -42,7 +42,6 @@ REQUESTS = st.fixed_dictionaries(
         "numa": st.sampled_from(["none", "bind"]),
         "idle-after": st.sampled_from(["90s", "30m", "2h", "7d"]),
         "time-limit": st.sampled_from(["90s", "30m", "8h"]),
-        "wait": st.sampled_from(["1s", "30s"]),
         "backend": st.sampled_from(["driver", "interposer", "exclusive", "mps"]),
     },
 )
