@@ -33,6 +33,7 @@ from gpushare.daemon.lifecycle.queue import (
 )
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
+    follow_reservation,
     log_reserved,
     release_earlier,
     reserve,
@@ -198,7 +199,7 @@ class _Creation:
             log_reserved(record, self._node)
             state.decide.run(lambda: _release_failed(record, state))
             raise
-        state.loop.soon(lambda: release.follow_reservation(record, state))
+        state.loop.soon(lambda: follow_reservation(record, state))
         binder = LAUNCHER if record.cgroup else "hook"
         return {"mode": request.effective.kind, "key": record.key, "bind": binder}
 

@@ -18,8 +18,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.container_names import NAME, find_conflict
 from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
-from gpushare.daemon.lifecycle.release import follow_reservation
-from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
+from gpushare.daemon.lifecycle.reserve import TenantIdentity, follow_reservation, reserve
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.state import DaemonState

@@ -23,14 +23,12 @@ from gpushare.daemon.freezer import Freezer, kill_unbound, runs_unbound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, recover
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
-from gpushare.daemon.lifecycle.reserve import log_reserved
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.pages.grant_page import LayoutMismatch
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host import cgroups
 
@@ -175,22 +173,6 @@ def watch_maker(record: TenantRecord, state: DaemonState) -> None:
         handle_process_end(record.key, state)
         return
     state.loop.call(lambda: state.watch.process(record.key, pidfd))
-
-
-def follow_reservation(record: TenantRecord, state: DaemonState) -> None:
-    """Have a new reservation end with its maker; what the maker's start need not wait for.
-
-    If gpushared is killed before, the next one watches the maker of each reservation.
-    """
-
-    def watch() -> None:  # unless the reservation is another's by now, or bound
-        with suppress(ReservationLost):
-            if state.ledger.require(record).state == "reserved":
-                watch_maker(record, state)
-
-    if record.maker:
-        state.decide.submit(watch)
-    log_reserved(record, state.node)
 
 
 def is_abandoned(record: TenantRecord) -> bool:

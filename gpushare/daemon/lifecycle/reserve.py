@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -31,7 +32,7 @@ from gpushare.daemon.placement.request import (
 )
 from gpushare.daemon.placement.waiting import with_withheld
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import Ledger, ReservationLost
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.errors import quoted
@@ -116,6 +117,22 @@ def log_reserved(record: TenantRecord, node: Node) -> None:
         notes=record.notes,
         pod=record.of_pod,
     )
+
+
+def follow_reservation(record: TenantRecord, state: DaemonState) -> None:
+    """Have a new reservation end with its maker; what the maker's start need not wait for.
+
+    If gpushared is killed before, the next one watches the maker of each reservation.
+    """
+
+    def watch() -> None:  # unless the reservation is another's by now, or bound
+        with suppress(ReservationLost):
+            if state.ledger.require(record).state == "reserved":
+                release.watch_maker(record, state)
+
+    if record.maker:
+        state.decide.submit(watch)
+    log_reserved(record, state.node)
 
 
 def release_earlier(applicant: TenantRecord, state: DaemonState) -> None:
