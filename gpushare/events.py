@@ -216,7 +216,7 @@ EVENTS: Final = {
     ),
     "cuda-compat-removed": "An unused copy of a cuda-compat package was removed.",
     "cuda-compat-removal-failed": "Copies of cuda-compat packages could not be removed.",
-    "installation-removed": "An unused old version of the libraries was removed.",
+    "installation-removed": "An old version of the libraries was removed.",
     "installation-removal-failed": "Old versions of the libraries could not be removed.",
     # The audit
     "over-quota-detected": "The container is over its quota; the configured action is observe.",

@@ -6,7 +6,7 @@ container has it mapped. gpushare therefore uses a copy, `<prefix>/<version>-<sh
 whose name is a hash of its content, file names and launcher configuration. Installing the same
 version again changes nothing; an upgrade creates a second folder. Engines use `<prefix>/current`,
 which is switched in one rename, so that no engine needs a restart. `previous` is the version before
-it, for a rollback. gpushared removes the others when they are no longer in use
+it, for a rollback. gpushared removes the others when it starts
 (daemon/lifecycle/old_installations.py).
 """
 
