@@ -21,7 +21,7 @@ from gpushare.errors import ErrorCode, UserError
 from gpushare.host import init_system
 from gpushare.metrics_schema import Metrics
 from gpushare.protocol.operations import ClientOperations, Replies
-from gpushare.protocol.rows import CardRow, Why
+from gpushare.protocol.rows import Why
 from gpushare.quota.errors import quoted
 from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 
@@ -95,15 +95,6 @@ class Client(ClientOperations):
         self.seconds = seconds
         self._start_seconds = start_seconds
         self._waits = waits
-
-    def cards(self) -> list[CardRow]:
-        """Return the cards of this machine, by index."""
-        return self.cards_and_profiles()[0]
-
-    def cards_and_profiles(self) -> tuple[list[CardRow], list[protocol.ProfileStatus]]:
-        """Return the cards, and the profiles: none from a gpushared that knows none."""
-        rows, last = self._cards()
-        return rows, last.get("profiles", [])
 
     def why(self, name: str) -> Why:
         """Return the breakdown of a tenant's memory; `name` as for `tenant`."""

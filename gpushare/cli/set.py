@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: The name of the value, and the help.
 _HELP: Final[Mapping[str, tuple[str, str]]] = {
-    "profile": ("NAME", "A profile of the node: see gpushare ls --profiles."),
+    "profile": ("NAME", "A profile of the node (profiles in gpushare.yaml)."),
     "memory": ("SIZE", "Memory quota on each card, for example 4GiB."),
     "memory-limit": (
         "SIZE",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.client import Client
     from gpushare.kubernetes.cluster import ClusterCard
-    from gpushare.protocol import ProfileStatus
     from gpushare.protocol.queue import QueueEntry
     from gpushare.protocol.rows import CardRow, TenantCard, TenantStatus
 
@@ -52,8 +51,7 @@ LS_DROPPED: Final = (
 
 
 @shared.command("ls")
-@click.option("--profiles", is_flag=True, help="List the node's profiles instead.")
-def ls(session: Session, profiles: bool) -> None:
+def ls(session: Session) -> None:
     """List the cards and their available capacity.
 
     MEMORY is the card's memory for programs. ALLOCATED is the sum of the containers' quotas, used
@@ -71,21 +69,10 @@ def ls(session: Session, profiles: bool) -> None:
     them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, CORES, MEMORY, MODE. If that does not
     suffice, the longest texts are shortened. A pipe gets all columns. Colors are used only on a
     terminal, and not if NO_COLOR is set.
-
-    If gpushare.yaml has profiles, they follow: FITS is how many more containers of each the cards
-    have room for, if no other is started. --json has the cards alone; add --profiles for the rest.
     """
-    cards, found = session.client.cards_and_profiles()
-    if profiles:
-        none = "there are no profiles. Add profiles to gpushare.yaml."
-        session.show_rows(found, _profiles, none)
-        return
-    below = f"\n\n{_profiles(found)}" if found else ""
-    session.show_rows(
-        cards,
-        lambda rows: _cards(rows) + below,
-        "there is no card. To find the cause, run gpushare doctor.",
-    )
+    cards = session.client.cards()
+    none = "there is no card. To find the cause, run gpushare doctor."
+    session.show_rows(cards, _cards, none)
     if any(card["health"] != "ok" for card in cards):
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
@@ -94,29 +81,6 @@ def _cards(cards: list[CardRow]) -> str:
     headings = card_headings(cards)
     rows = [card_cells(card, headings) for card in cards]
     return terminal_table(headings, rows, LS_DROPPED, colour)
-
-
-def _profiles(profiles: list[ProfileStatus]) -> str:
-    rows = [
-        (
-            profile["name"],
-            _memory_of(profile["requests"]),
-            profile["requests"].get("cores", "-"),
-            profile["requests"].get("policy", "-"),
-            str(profile["fits"]),
-        )
-        for profile in profiles
-    ]
-    return terminal_table(("PROFILE", "MEMORY", "CORES", "POLICY", "FITS"), rows, (), colour)
-
-
-def _memory_of(requests: Mapping[str, str]) -> str:
-    """Return `8GiB`, or `33.33 %` of a card."""
-    percent = requests.get("memory-percent")
-    if percent is None:
-        return str(requests["memory"])
-    above, _, below = percent.partition("/")
-    return f"{int(above) / int(below or 1):.4g} %"
 
 
 def colour(heading: str, cell: str) -> str:

@@ -151,14 +151,6 @@ class HistoryEvent(TypedDict):
     fields: dict[str, Any]  # the remaining fields of the log line
 
 
-class ProfileStatus(TypedDict):
-    """A profile of gpushare.yaml."""
-
-    name: str
-    requests: dict[str, str]  # what it stands for: texts by canonical key
-    fits: int  # how many more containers of it the cards have room for
-
-
 class MountRow(TypedDict):
     """One bind mount; `destination` is a path as the tenant sees it."""
 

@@ -339,12 +339,9 @@ class ClientOperations:
     def cancel_ticket(self, ticket: TicketId) -> str:
         """End a ticket: one's own, or any for root; return the name of its start."""
 
-    @operation("cards", "anyone", ROWS_AND_REPLY)
-    def _cards(self) -> Replies:
-        """Return the cards, by index, and the profiles of gpushare.yaml.
-
-        CardRow rows; `profiles`: ProfileStatus of each, if there are any
-        """
+    @operation("cards", "anyone", ROWS)
+    def cards(self) -> list[CardRow]:
+        """Return the cards, by index."""
 
     @operation("tenants", "anyone", ROWS)
     def tenants(self, *, everything: Flag = False) -> list[TenantStatus]:

@@ -46,7 +46,7 @@ from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource
 from gpushare.daemon.views import metrics, why
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.event_pages import event_page
-from gpushare.daemon.views.queue import profile_rows, queue_rows, ticket_status
+from gpushare.daemon.views.queue import queue_rows, ticket_status
 from gpushare.daemon.views.rows import card_rows, interventions
 from gpushare.daemon.views.tenant_status import StatusLookups, tenant_status
 from gpushare.protocol.kubernetes import ClaimDevice
@@ -368,11 +368,7 @@ class Operations:
     # --- the node and its cards ---
 
     def cards(self) -> ControlReply:
-        state = self._state
-        profiles = (
-            [] if state.node.driver is None else list(profile_rows(state.node, state.accounts))
-        )
-        return card_rows(state), {"profiles": profiles} if profiles else {}
+        return card_rows(self._state), {}
 
     def card_policy(self, card: str, policy: str | None) -> ControlReply:
         named = self._named(card)

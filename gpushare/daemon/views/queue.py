@@ -1,72 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The room for a new container, and the starts that wait. This module changes no state."""
+"""The queue: who waits, in which order, and why. This module changes no state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal
 
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement.choose import find_obstacle
-from gpushare.daemon.placement.model import AllocationUse, CardCapacity
-from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord
 from gpushare.daemon.views.rows import card_index
-from gpushare.protocol import ProfileStatus
 from gpushare.protocol.queue import QueueEntry, TicketStatus
-from gpushare.quota.effective_request import resolve_request
-from gpushare.quota.keys import request_from
-from gpushare.quota.request import PROFILE, RequestedValue, ValueSource
-from gpushare.quota.request_policy import ShareProfile
 from gpushare.quota.size import format_size
-
-# --- the node's profiles, and how many more containers of each the cards have room for ---
-
-_SOURCE: Final = ValueSource("default", PROFILE)
-
-
-def profile_rows(node: Node, accounts: CardAccounts) -> Iterator[ProfileStatus]:
-    """Yield the row of each profile, in the order of gpushare.yaml."""
-    terms = node.config.terms
-    capacities = accounts.capacities()
-    for profile in terms.profiles.values():
-        request = _request(profile, terms.defaults.policy)
-        yield ProfileStatus(
-            name=profile.name,
-            requests=dict(profile.values),
-            fits=sum(_fits(request, capacity) for capacity in capacities),
-        )
-
-
-def _request(profile: ShareProfile, policy: str | None) -> PlacementRequest:
-    named = RequestedValue(profile.name, profile.name, _SOURCE)
-    effective = resolve_request(request_from(profile.layer(named)))
-    return PlacementRequest(
-        memory_bytes=effective.memory_bytes,
-        memory_percent=effective.memory_percent,
-        memory_limit_bytes=effective.memory_limit_bytes,
-        cores=effective.cores,
-        policy=profile.values.get("policy") or policy or effective.policy,
-    )
-
-
-def _fits(request: PlacementRequest, capacity: CardCapacity) -> int:
-    """Return how many more of a request a card has room for, one placed after the other."""
-    wanted, fits = request.wanted_of(capacity), 0
-    one_more = AllocationUse("", wanted.memory_bytes, wanted.cores)
-    while find_obstacle(request, capacity) is None:
-        capacity = replace(capacity, allocations=(*capacity.allocations, one_more))
-        fits += 1
-    return fits
-
-
-# --- the queue: who waits, in which order, and why ---
 
 
 def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:

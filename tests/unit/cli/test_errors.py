@@ -196,7 +196,7 @@ def test_without_permission_for_the_socket_it_is_forbidden(
 
 
 def test_a_bug_is_an_internal_error(error_of: RunOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare.client.Client.cards_and_profiles", lambda _: 1 / 0)
+    monkeypatch.setattr("gpushare.client.Client.cards", lambda _: 1 / 0)
     result = error_of.cli("ls", "--json")
     assert (result.exit_code, json.loads(result.stderr)["error"]["code"]) == (1, "internal")
     monkeypatch.setenv("GPUSHARE_LOG", "debug")
@@ -207,7 +207,7 @@ def test_ctrl_c_is_an_interruption(error_of: RunOutcome, monkeypatch: pytest.Mon
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpushare.client.Client.cards_and_profiles", interrupted)
+    monkeypatch.setattr("gpushare.client.Client.cards", interrupted)
     result = error_of.cli("ls", "--json")
     assert result.exit_code == ExitStatus.INTERRUPTED
     assert json.loads(result.stderr.splitlines()[-1])["error"]["code"] == "interrupted"

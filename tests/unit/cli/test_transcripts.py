@@ -50,10 +50,6 @@ NOTED = {"notes": ["not given: video"], "warnings": ["train on card 0: work bypa
 NONE: Final[Any] = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
 NONE.update(cards=[], processes=[], quota={}, policy="", isolation="")
 BURST: Final = {"burst_limit_bytes": 8 * GIB, "limit_bytes": 6 * GIB, "over_limit_bytes": 0}
-PROFILES: Final = [
-    {"name": "small", "requests": {"memory": "8GiB", "cores": "10"}, "fits": 15},
-    {"name": "third", "requests": {"memory-percent": "100/3"}, "fits": 2},
-]
 
 
 def silent(gate: str) -> dict[str, Any]:
@@ -99,9 +95,6 @@ def shown_status() -> Iterable[Scene]:
         },
         ("ls", "card ls", ""),
     )
-    profiled = rows(CARD)
-    with_profiles = [profiled[0], {**profiled[1], "profiles": PROFILES}]
-    yield Scene({"cards": with_profiles}, ("ls", "ls --profiles"))
     ends = (("NV4", 1, 1), ("PHB", 2, 5), ("NV4", 3, 1))
     links = [{"kind": kind, "index": index, "distance": far} for kind, index, far in ends]
     yield Scene({"cards": rows(card(links=links))}, ("card ls",))

@@ -31,7 +31,6 @@ from gpushare.daemon.operator.resize import (
 )
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.overrides import Overrides, OverridesError
-from gpushare.daemon.views.queue import profile_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
@@ -241,10 +240,6 @@ def quota_of(profiled: FakeDaemon, tenant: object) -> dict[str, str]:
     return tenant_status(entry_of(profiled, tenant), profiled)["quota"]  # type: ignore[arg-type]
 
 
-def fits(profiled: FakeDaemon) -> dict[str, int]:
-    return {row["name"]: row["fits"] for row in profile_rows(profiled.node, profiled.accounts)}
-
-
 def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
     tenant = opened(profiled, profile="third", devices="1")
     [allocation] = entry_of(profiled, tenant).allocations
@@ -254,17 +249,6 @@ def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
     opened(profiled, profile="third", devices="1")
     with pytest.raises(NoRoom, match=r"no card has room for 33.33 % of its memory and 33 %"):
         opened(profiled, profile="third", devices="1")
-
-
-def test_ls_says_how_many_more_fit(profiled: FakeDaemon) -> None:
-    # By compute, twice ten; by thirds of each card; by memory, two and one.
-    assert fits(profiled) == {"small": 20, "third": 6, "seat": 3}
-    opened(profiled, profile="third", devices="1")
-    assert fits(profiled) == {"small": 16, "third": 5, "seat": 3}
-    opened(profiled, memory="130GiB", devices="0")
-    assert fits(profiled) == {"small": 7, "third": 2, "seat": 1}
-    profiled.node.config = replace(profiled.node.config, max_tenants=2)
-    assert fits(profiled)["small"] == 2
 
 
 ASKED: Mapping[str, str] = {
