@@ -15,10 +15,6 @@ from tools.gpu.__main__ import PARTS
 ROOT = Path(__file__).resolve().parents[2]
 #: What measures times for many seconds, or takes more of the host than a machine of the tests has.
 LEFT_OUT = {
-    "slices",
-    "throughput",
-    "handover",
-    "latency",
     "waits",
     "shares",
     "training",

@@ -13,8 +13,7 @@ KERNELS = Path(__file__).resolve().parent / "kernels"
 TARGETS = (("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"))
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
-HOST_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
-SUCCESS, NOT_READY = 0, 600
+SUCCESS = 0
 
 
 class CudaError(RuntimeError):
@@ -115,20 +114,6 @@ class Cuda:
         self.call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(0), ctypes.c_size_t(size))
         return pointer.value
 
-    def allocate_host(self, size: int) -> int:
-        """Return the address, the host's and the card's, of `size` bytes of pinned host memory."""
-        pointer = ctypes.c_void_p()
-        flags = HOST_PORTABLE_MAPPED
-        self.call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(size), flags)
-        return pointer.value or 0
-
-    def words(self, pointer: int, count: int) -> list[int]:
-        """Return `count` 64-bit words from `pointer` on the card."""
-        words = (ctypes.c_uint64 * count)()
-        size = ctypes.c_size_t(ctypes.sizeof(words))
-        self.call("cuMemcpyDtoH_v2", words, ctypes.c_uint64(pointer), size)
-        return list(words)
-
     def launch(
         self,
         function: ctypes.c_void_p,
@@ -146,11 +131,6 @@ class Cuda:
 
     def synchronize(self) -> None:
         self.call("cuCtxSynchronize")
-
-    def event(self) -> ctypes.c_void_p:
-        event = ctypes.c_void_p()
-        self.call("cuEventCreate", ctypes.byref(event), 0)
-        return event
 
     def _read_int(self, function: str, *arguments: int) -> int:
         value = ctypes.c_int()

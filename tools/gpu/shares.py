@@ -27,7 +27,7 @@ from .containers import stack
 from .driver import DriverPaths
 from .process import Child, child, environment
 from .report import NotMeasured, ReportRow
-from .slices import workers
+from .waits import calibrated
 
 SECONDS = 6.0
 SETTLED_NS = 1_000_000_000  # from the begin of the work: estimates are learned by then
@@ -135,9 +135,7 @@ class Shares:
     @contextmanager
     def on(cls, driver: DriverPaths) -> Iterator[Shares]:
         with stack(driver) as made:
-            with workers(driver, 1) as (worker,):
-                rounds = worker.ask(f"calibrate {MS}")["rounds"]
-            yield cls(driver, made, rounds / MS)
+            yield cls(driver, made, calibrated(driver, MS)[0] / MS)
 
     def compared(self, name: str, tenants: Sequence[LoadedTenant]) -> Iterator[ReportRow]:
         """What `tenants` get of the card that keep it busy, native beside gated."""

@@ -20,9 +20,8 @@ from .child.kernels import BLOCKS_PER_MULTIPROCESSOR
 from .containers import stack
 from .cuda import TARGETS, source
 from .driver import DriverPaths
-from .process import Child, environment
+from .process import Child, ask, child, environment
 from .report import NotMeasured, ReportRow
-from .slices import workers
 
 US = 1_000
 KERNELS_NS = (20 * US, 200 * US, 2000 * US)
@@ -34,15 +33,21 @@ SETTLED_SECONDS = 1.0  # of the first work under gpushare: estimates are learned
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    with workers(driver, 1) as (worker,):
-        loads = {ns: worker.ask(f"calibrate {ns}")["rounds"] for ns in KERNELS_NS}
-        blocks = BLOCKS_PER_MULTIPROCESSOR * driver.multiprocessors
+    loads = dict(zip(KERNELS_NS, calibrated(driver, *KERNELS_NS), strict=True))
+    blocks = BLOCKS_PER_MULTIPROCESSOR * driver.multiprocessors
     with _pair(driver, blocks, gated=False) as bare, _pair(driver, blocks, gated=True) as gated:
         for kernel_ns, rounds in loads.items():
             for every in EVERY:
                 for way in WAYS:
                     load = f"{kernel_ns} {rounds} {every} {way}"
                     yield _row(f"{_name(kernel_ns, every)}, {way}", load, bare, gated)
+
+
+def calibrated(driver: DriverPaths, *wanted_ns: int) -> list[int]:
+    """Return for each duration the rounds of work that keep this card busy for so long."""
+    words = child("kernels", str(driver.cuda), *map(str, wanted_ns))
+    rounds: list[int] = ask(words, environment(driver.env))["rounds"]
+    return rounds
 
 
 def _name(kernel_ns: int, every: int) -> str:
