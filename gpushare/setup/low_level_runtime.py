@@ -38,7 +38,7 @@ NVIDIA_CONFIG: Final = Path("/etc/nvidia-container-runtime/config.toml")
 _ANSWER_SECONDS: Final = 10
 
 
-#: docs/measurements/starts.md, which `./dev bench crun` measures.
+#: docs/measurements/starts.md has the figures.
 CRUN_GAIN: Final = "it creates a container with a GPU in two thirds of runc's time"
 
 

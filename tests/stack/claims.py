@@ -35,7 +35,6 @@ class ScheduledClaim:
     parts: Sequence[AllocatedPart]
     namespace: str = "ai"
     parameters: dict[str, str] = field(default_factory=dict)
-    of_one_pod: bool = False  # made from a template
     uid: str = field(default_factory=lambda: f"claim-{secrets.token_hex(8)}")
 
     @property
@@ -48,8 +47,6 @@ class ScheduledClaim:
         path = CLAIMS.format(namespace=self.namespace, name=self.name)
         metadata: dict[str, Any] = {"name": self.name, "namespace": self.namespace}
         metadata["uid"] = self.uid
-        if self.of_one_pod:
-            metadata["ownerReferences"] = [{"kind": "Pod", "name": pods[0], "controller": True}]
         kept = self.cluster.objects.get(path, {"metadata": {}})["metadata"]
         reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in pods]
         devices = {"results": [self._result(part) for part in self.parts], "config": self._config()}

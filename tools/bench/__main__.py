@@ -21,13 +21,11 @@ from .turns import BenchError
 #: In the order of the design's table of budgets; a row's file and function, where not its own name.
 COSTS = {
     **dict.fromkeys(("runtime", "create"), ""),
-    "crun": "create.crun",
     "create-parts": "create.parts",
     **dict.fromkeys(("docker", "starts"), ""),
     **{row: f"calls.{row}" for row in ("launch", "allocate", "information", "startup")},
     "idle": "",
     "node-agent": "node_agent.measure",
-    "prepare": "node_agent.prepare",
     **dict.fromkeys(("audit", "cli", "evict"), ""),
 }
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates containers that request a share of a GPU: the daemon decides and edits the spec.
 
-The whole beside runc, what it consists of, and over crun.
+The whole beside runc, and what it consists of.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpushare.host import mounts
 from gpushare.install import install
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.program import find
 
 from .container import Lives
 from .native import FLOOR, exec_only
 from .result import Result
 from .turns import BenchError, Times, take
 
-ROUNDS, PARTS_ROUNDS, CRUN_ROUNDS = 100, 60, 60
+ROUNDS, PARTS_ROUNDS = 100, 60
 BUDGET_MS = 3.0
 FIRST_BUDGET_MS = 6.0
 TRUE = Path("/bin/true")
@@ -34,7 +32,6 @@ CACHE = Path("/etc/ld.so.cache")
 # A library that every glibc image's loader cache lists; another name of its length keeps the file
 # valid, and makes it the cache of an image that was never seen.
 LISTED = b"libc.so.6\0"
-UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 def read_cache() -> bytes:
@@ -199,33 +196,3 @@ def parts() -> Iterator[Result]:
     ):
         floor = FLOOR if baseline == "runc" else None
         yield series.compare("create", variant, baseline, name=row, floor=floor)
-
-
-def crun() -> Iterator[Result]:
-    """Create the same container by crun and by runc, alone and behind the launcher."""
-    _leave_unified_hierarchy()
-    with Stack() as stack:
-        start(stack)
-        plain, asking = Layered(stack), Layered(stack, quota=True)
-        variants: dict[str, Callable[[], Times]] = {}
-        for name in ("runc", "crun"):
-            runtime = Path(find(name))
-            made = install(stack.root / f"lib-{name}", runtime=runtime, socket=stack.socket)
-            variants[name] = plain.creating(runtime)
-            variants[f"{name} gpushare"] = asking.creating(made.launcher)
-        series = take(variants, CRUN_ROUNDS)
-        asking.check_injected()
-    for variant, baseline, row, budget in (
-        ("crun gpushare", "crun", "create with a GPU over crun", BUDGET_MS),
-        ("crun", "runc", "create by crun beside runc, no GPU", None),
-        ("crun gpushare", "runc gpushare", "create with a GPU, crun beside runc", None),
-    ):
-        yield series.compare("create", variant, baseline, name=row, budget=budget)
-
-
-def _leave_unified_hierarchy() -> None:
-    """Have a view without v2 beside v1, which crun refuses; a row has a process of its own."""
-    if UNIFIED.is_mount():
-        mounts.unshare(mounts.CLONE_NEWNS)
-        _mount("--make-rprivate", "/")
-        subprocess.run(["umount", UNIFIED], check=True)
