@@ -45,7 +45,7 @@ PAGE = ROOT / WHOLE_RUN
 PLACES = ("/usr/local/sbin", "/usr/sbin", "/sbin", str(BUILD / "tools/bin"))
 #: What a test marked `needs` may name: programs, modules of Python, and roots below BUILD.
 PROGRAMS = {
-    **{name: name for name in ("helm", "kubectl", "promtool", "prometheus", "chromium")},
+    **{name: name for name in ("helm", "kubectl", "promtool", "chromium")},
     "shells": "zsh",
     "aarch64": "qemu-aarch64",
 }

@@ -49,7 +49,6 @@ NEEDS = (
     Need("qemu-aarch64", ("qemu-user",), "runs programs built for aarch64", part="aarch64"),
     Need("systemd-analyze", ("systemd",), "checks the units"),
     Need("openssl", ("openssl",), "makes the certificate of the stand-in API server"),
-    Need("prometheus", ("prometheus",), "scrapes gpushare-exporter", True, part="all"),
     Need("promtool", ("prometheus",), "checks the alert rules", True, part="all"),
     Need("chromium", ("chromium",), "opens the pages of the dashboard", part="browser"),
     Need("chromedriver", ("chromium-driver",), "controls chromium", part="browser"),

@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-
 import pytest
 
-from gpushare.verify.runners import TenantRunner, environment, spawn
 from tests.leftovers import mounts_under
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -52,44 +47,6 @@ def test_a_quota_that_cannot_be_is_refused_by_key_value_and_fix(
     said = refusal(Bundle(stack, quota=quota))
     for word in words:
         assert word in said
-
-
-def shown(engine: TenantRunner, quota: dict[str, str]) -> str:
-    """Start a container that must not start; return what the engine's own command says."""
-    done = subprocess.run(
-        engine.run("refused", quota),
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment(engine),
-        stdin=subprocess.DEVNULL,
-    )
-    engine.remove("refused")
-    assert done.returncode not in (0, 3), done.stdout  # 3: the probe ran and found no driver
-    return done.stderr
-
-
-@pytest.fixture(params=["docker", "containerd"])
-def engine(request: pytest.FixtureRequest) -> TenantRunner:
-    made: TenantRunner = request.getfixturevalue(request.param)
-    return made
-
-
-def test_without_the_daemon_an_engine_refuses_only_containers_with_a_request(
-    engine: TenantRunner, stack: Stack
-) -> None:
-    assert stack.daemon is not None
-    pid = stack.daemon.process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        said = shown(engine, {"memory": "4GiB"})
-        with spawn(engine, "plain", {}) as tenant:
-            assert tenant.wait() == 3, tenant.errors  # the probe ran and found no driver
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert "this container requests a GPU" in said
-    assert "gpushared" in said
-    assert "gpushare doctor" in said
 
 
 @pytest.mark.gate
