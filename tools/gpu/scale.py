@@ -7,8 +7,8 @@ free is cuMemGetInfo's, read by the process itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,33 +97,6 @@ class Weighed:
         before = self.read()
         answer = self.process.ask(command)
         return self.read().since(before), answer
-
-    def steps(self, steps: Sequence[tuple[str, str]]) -> Iterator[ReportRow]:
-        """Do one after another; each is a name and a command."""
-        for name, command in steps:
-            yield from self.step(name, command)
-
-
-@contextmanager
-def weighed(driver: DriverPaths, **env: str) -> Iterator[Weighed]:
-    """Run one that has a context; NotMeasured where it cannot."""
-    try:
-        with Weighed(driver, **env) as made:
-            made.context()
-            yield made
-    except ProbeFailed as error:
-        raise NotMeasured(str(error)) from error
-
-
-def measured(
-    driver: DriverPaths, name: str, part: Callable[[Weighed], Iterator[ReportRow]], **env: str
-) -> Iterator[ReportRow]:
-    """Measure `part` in a process of its own: one that ends costs the next ones nothing."""
-    try:
-        with weighed(driver, **env) as process:
-            yield from part(process)
-    except (NotMeasured, ProbeFailed) as error:
-        yield ReportRow(name, missing=str(error))
 
 
 def taken(name: str, grown: MemoryReading, note: str = "") -> ReportRow:
