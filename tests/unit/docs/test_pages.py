@@ -7,12 +7,10 @@ import argparse
 import ast
 import contextlib
 import io
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -21,10 +19,8 @@ import yaml
 from click.testing import CliRunner
 
 from docs import diagram
-from gpushare import abi
 from gpushare.cli import gpushare
 from gpushare.daemon import __main__ as gpushared
-from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 from tests import demo
@@ -249,82 +245,6 @@ def test_the_committed_pictures_are_drawn_from_their_sources_and_their_texts_fit
             if max(widths) >= box["at"][2] * diagram.CELL:
                 faults.append(f"{source.name}: too wide for its box: {box['text']}")
     assert not faults, "\n".join(faults)
-
-
-HEADER: Final = (ROOT / "libhook/include/gpushare_abi.h").read_text()
-#: How the table calls a struct, and where in the file that of the first process is.
-STRUCTS: Final = {
-    "header": ("gpushare_status_header", 0),
-    "process": ("gpushare_process", abi.STATUS_PROCESS_OFFSET),
-    "usage": ("gpushare_usage", abi.STATUS_USAGE_OFFSET),
-    "detail": ("gpushare_detail", abi.STATUS_USAGE_OFFSET + abi.USAGE_DETAIL),
-    "work": ("gpushare_work", abi.status_work_offset(0)),
-}
-SIZES: Final = {"uint32_t": 4, "uint64_t": 8}
-COUNTS: Final = {"GPUSHARE_MAX_PROCESSES": abi.MAX_PROCESSES, "GPUSHARE_KINDS": abi.KINDS}
-
-
-def fields(struct: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the name, the offset and the size of each field of whole numbers."""
-    found = re.search(rf"struct {struct} {{(.*?)\n}};", HEADER, re.DOTALL)
-    assert found is not None, struct
-    text = re.sub(r"/\*.*?\*/", "", found[1], flags=re.DOTALL)
-    at = 0
-    for kind, name, count in re.findall(r"(uint\d+_t)\s+(\w+)(?:\[(\w+)\])?;", text):
-        size = SIZES[kind]
-        at = -(-at // size) * size
-        # Buffers, the first kind, are not recorded: they are what no other kind is.
-        yield name, at + (size if count == "GPUSHARE_KINDS" else 0), size
-        at += size * (COUNTS.get(count) or int(count or 1))
-
-
-def answers(page: StatusPage) -> object:
-    return page.claims(1), page.waits(0)
-
-
-def read_by_python(folder: Path) -> Iterator[str]:
-    """Yield the fields of which another value makes another answer, with one process."""
-    directory = os.open(folder, os.O_RDONLY)
-    page = StatusPage.make(directory)
-    os.close(directory)
-    for struct, offset in STRUCTS.values():
-        for name, at, size in fields(struct):
-            value = 1 if name == "high_water" else 1000
-            if struct != "gpushare_status_header" or name == "high_water":
-                os.pwrite(page.fd, value.to_bytes(size, "little"), offset + at)
-    before = answers(page)
-    for table, (struct, offset) in STRUCTS.items():
-        for name, at, size in fields(struct):
-            kept = os.pread(page.fd, size, offset + at)
-            for value in (0, 7):
-                os.pwrite(page.fd, value.to_bytes(size, "little"), offset + at)
-                if answers(page) != before:
-                    yield f"{table}.{name}"
-                    break
-            os.pwrite(page.fd, kept, offset + at)
-
-
-def test_the_audits_page_lists_exactly_the_fields_that_the_host_reads(tmp_path: Path) -> None:
-    """Of a tenant's status page. What the scheduler reads is in its source, in one file."""
-    texts = {path.name: path.read_text() for path in (ROOT / "scheduler").glob("*.c")}
-    by_scheduler = {
-        f"{table}.{name}"
-        for text in texts.values()
-        for table, pattern in (
-            ("header", r"offsetof\(struct gpushare_status_header, (\w+)\)"),
-            ("work", r"\brecord->(\w+)"),
-        )
-        for name in re.findall(pattern, text)
-    }
-    by_python = set(read_by_python(tmp_path))
-    _, _, table = PAGES[ROOT / "docs/explanation/audit.md"].partition(
-        "## Fields of the status page"
-    )
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    documented = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
-    assert sorted(documented) == sorted(by_python | by_scheduler)
-    structs = re.compile(r"struct gpushare_(work|usage|process|detail)\b")
-    assert [name for name, text in texts.items() if structs.search(text)] == ["status_page.c"]
 
 
 _HEADING = re.compile(r"(?m)^(#+) .*$")
