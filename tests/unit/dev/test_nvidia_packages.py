@@ -17,8 +17,3 @@ def test_a_package_of_other_content_is_not_unpacked(tmp_path: Path) -> None:
     with pytest.raises(apply.StepError, match=f"{package}: SHA-256 .* not unpacked"):
         nvidia_packages.make(tmp_path, nvidia_packages.GATE, f"{tmp_path.as_uri()}/pool/")
     assert list((tmp_path / "real-driver").iterdir()) == []
-
-
-def test_a_package_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(apply.StepError, match="none/nvidia"):
-        nvidia_packages.make(tmp_path, nvidia_packages.GATE, f"{tmp_path.as_uri()}/none/")

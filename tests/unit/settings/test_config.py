@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,37 +16,16 @@ from gpushare import config, settings
 from gpushare.config import Config, parse
 from gpushare.oci.request import parse_spec_request
 from gpushare.prices import Rate
-from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, to_record
 from gpushare.quota.request_policy import (
     Dialects,
     IdlePolicy,
-    MaxPerCard,
-    MaxPerRequest,
     RequestPolicy,
 )
 from gpushare.quota.values import exact_duration, parse_duration
 from gpushare.settings import ConfigError, ConfigProblem
-
-DEFAULTS = Defaults(2 << 30, 10, "burst-share", True)
-
-
-CEILINGS = MaxPerRequest(
-    memory_bytes=8 << 30,
-    memory_percent=50,
-    memory_limit_bytes=16 << 30,
-    cores=40,
-    count=2,
-    weight=7,
-    priority=1,
-    policies=("burst-share", "best-effort"),
-    classes=("offline",),
-    backends=("interposer",),
-    allow_exclusive=False,
-)
-
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
@@ -79,88 +57,6 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
     for part in (whole, *(whole["$defs"][name] for name in (*parts, "profile"))):
         for key in part["properties"]:
             assert re.search(rf"\b{key}:", told), key
-
-
-def test_every_key_is_read() -> None:
-    text = """
-run_dir: /a
-state_dir: /b
-library_dir: /c/lib
-read_group: gpu
-driver: {cdi_spec: /d.json}
-system_reserved: 512MiB
-max_tenants: 4
-defaults: {memory: 2GiB, cores: 10, policy: burst-share, mode: shared}
-trust: {env: ignore}
-allow_bypass_capabilities: true
-max_per_request:
-  memory: 8GiB
-  memory_percent: 50
-  memory_limit: 16GiB
-  cores: 40
-  count: 2
-  weight: 7
-  priority: 1
-  policies: [burst-share, best-effort]
-  classes: [offline]
-  backends: [interposer]
-  allow_exclusive: false
-users:
-  defaults: {memory: 1GiB}
-  max_per_request: {count: 1}
-  max_per_card: {memory: 4GiB, memory_percent: 20, cores: 30, tenants: 3}
-namespaces:
-  team:
-    max_per_request: {memory: 4GiB}
-    max_per_card: {tenants: 5}
-    trust: {env: request}
-    defaults: {cores: 20}
-kubernetes: {mode: dra, node: gpu-7, cdi_dir: /f}
-engines: {sockets: [/e.sock]}
-runtime_mount_namespace: /proc/self/ns/mnt
-timing:
-  bind_timeout_seconds: 1
-  sample_interval_seconds: 2
-  reconcile_interval_seconds: 3
-  non_tenant_half_life_seconds: 4
-  driver_timeout_seconds: 5
-  shortfall_kill_seconds: 6
-"""
-    assert parse(text, FILE) == Config(
-        file=FILE,
-        run_dir=Path("/a"),
-        state_dir=Path("/b"),
-        libraries=Path("/c/lib"),
-        read_group="gpu",
-        cdi=Path("/d.json"),
-        reserve_bytes=512 << 20,
-        max_tenants=4,
-        terms=RequestPolicy(DEFAULTS, CEILINGS, trust="ignore"),
-        users=RequestPolicy(
-            replace(DEFAULTS, memory_bytes=1 << 30),
-            replace(CEILINGS, count=1),
-            MaxPerCard(4 << 30, 20, 30, 3),
-            trust="ignore",
-        ),
-        namespaces=(
-            (
-                "team",
-                RequestPolicy(
-                    replace(DEFAULTS, cores=20),
-                    replace(CEILINGS, memory_bytes=4 << 30, memory_limit_bytes=None),
-                    MaxPerCard(tenants=5),
-                    trust="request",
-                ),
-            ),
-        ),
-        allow_uninterposed=True,
-        kubernetes_mode="dra",
-        node_name="gpu-7",
-        cdi_dir=Path("/f"),
-        docker_sockets=(Path("/e.sock"),),
-        mount_namespace=Path("/proc/self/ns/mnt"),
-        timing=config.Timing(1, 2, 3, 4, 5, 6),
-    )
 
 
 def test_a_file_changed_after_it_was_read_is_reported(
