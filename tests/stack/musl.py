@@ -11,7 +11,6 @@ from pathlib import Path
 from .release import apt
 
 ROOT = Path(__file__).resolve().parents[2] / "build" / "musl"
-LOADER = "/lib/ld-musl-x86_64.so.1"
 
 #: What a program of such an image finds: no driver by the loader, the card's node by its name.
 SOURCE = """

@@ -16,7 +16,7 @@ from gpushare import images, knowledge
 from gpushare.cli.text import WIDTH
 from gpushare.images import InspectedImage, NotFound
 
-from .conftest import STATUS, Cli, tenant
+from .conftest import STATUS, Cli
 from .fake_daemon import AnsweringDaemon
 
 
@@ -237,14 +237,3 @@ def test_an_images_variables_are_shown_as_no_request(cli: Cli) -> None:
     assert text.startswith("image cuda:12.4\n  Request of the image\n    env NVIDIA_VISIBLE")
     assert "The image has CUDA 12.4.1. To check whether it runs on this machine, run" in text
     assert max(map(len, text.splitlines())) <= WIDTH
-
-
-def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
-    cli: Cli, docker: FakeEngine, daemon: AnsweringDaemon
-) -> None:
-    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("team/job-1/train", 1, 4)}]
-    result = cli("explain", "team/job-1/train")
-    assert result.exit_code == 0
-    assert "`gpushare inspect team/job-1/train`" in result.stdout
-    assert "`gpushare why team/job-1/train`" in result.stdout
-    assert docker.asked == []

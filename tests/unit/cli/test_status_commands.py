@@ -14,7 +14,6 @@ from gpushare import protocol
 from gpushare.cli import gpushare, kubectl
 from gpushare.cli.commands import SECTIONS
 
-from .conftest import CARD
 from .fake_daemon import AnsweringDaemon, rows
 from .test_transcripts import event
 
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .conftest import Cli
-
-
-def test_json_is_the_daemons_answer(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001
-    assert json.loads(cli("ls", "--json").output) == [CARD]
-    assert json.loads(cli("--json", "ls").output) == [CARD]
-    assert json.loads(cli("inspect", "train", "--json").output)["pid"] == 4242
-    assert json.loads(cli("--json").output)["daemon"]["driver_version"] == "580.159.04"
 
 
 def test_the_option_for_the_socket_overrides_the_environment(

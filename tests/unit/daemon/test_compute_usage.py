@@ -310,13 +310,6 @@ def test_parts_in_permille(found: list[ShareRequest], expected: list[int]) -> No
     assert [share.permille for share in divide_compute(found).values()] == expected
 
 
-def test_the_cards_policy_replaces_requests_but_no_operators_set() -> None:
-    asked, was_set = claim("a", "fixed-share", 30), claim("b", "fixed-share", 30)
-    given_to = divide_compute([asked, replace(was_set, policy_is_set=True)], "best-effort")
-    assert (given_to["a"].permille, given_to["a"].capped) == (700, False)
-    assert (given_to["b"].permille, given_to["b"].capped) == (300, True)
-
-
 @given(st.dictionaries(st.text(max_size=2), st.tuples(st.floats(0, 100), st.floats(0, 100))))
 def test_all_compensation_was_owed(figures: dict[str, tuple[float, float]]) -> None:
     found = charge_corrections(figures)

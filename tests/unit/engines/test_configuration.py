@@ -69,11 +69,6 @@ version = 2
 OTHERS = ", ".join(f'"{glob}"' for glob in TABLES.annotation_globs())
 
 
-def test_later_edits_stay() -> None:
-    after = CONTAINERD.register(V2, LAUNCHER, default=False) + "\n# mine\n[metrics]\n  x = 1\n"
-    assert CONTAINERD.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
-
-
 def test_an_upgrade_moves_the_handler_keeps_its_options_and_completes_it() -> None:
     earlier = CONTAINERD.register(V2, LAUNCHER, default=False).replace(f", {OTHERS}", "")
     other = Path("/opt/other")
@@ -176,15 +171,6 @@ def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
     # On containerd 1.x a drop-in with a handler would take all else that is said of CRI away.
     write(main, 'version = 2\nimports = ["conf.d/*.toml"]\n')
     assert path_of("containerd", tmp_path) == "etc/containerd/config.toml"
-
-
-def test_a_registration_older_than_the_imports_is_found(tmp_path: Path) -> None:
-    main = write(tmp_path / "etc/containerd/config.toml", "version = 3\n")
-    machine.configure("containerd", tmp_path, default=False)
-    said = main.read_text()
-    write(main, said.replace("version = 3\n", 'version = 3\nimports = ["conf.d/*.toml"]\n'))
-    machine.unconfigure("containerd", tmp_path)
-    assert main.read_text() == 'version = 3\nimports = ["conf.d/*.toml"]\n'
 
 
 def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path: Path) -> None:

@@ -14,8 +14,3 @@ VALUES = st.none() | st.integers(-(1 << 63) + 1, (1 << 63) - 1)
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.tuples(*[VALUES] * n), min_size=1)))
 def test_packed_rows_are_unpacked_as_columns(rows: list[tuple[int | None, ...]]) -> None:
     assert unpack(pack(rows)) == [list(column) for column in zip(*rows, strict=True)]
-
-
-def test_what_hardly_changes_takes_little() -> None:
-    rows = [(10_000 * number, 10_000, 4 << 30, 1000 * number, 0, None) for number in range(30)]
-    assert len(pack(rows)) < 250

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpushare.history.intervals import intervals
-from gpushare.history.reader import Bucket, ContainerSubject, HistoryReader
-from gpushare.history.store import MOST_BYTES, HistoryStore, most_bytes_of
+from gpushare.history.reader import ContainerSubject, HistoryReader
+from gpushare.history.store import HistoryStore
 from gpushare.history.tables import FILE
 from gpushare.metrics_schema import Metrics
 from tests.unit.exporter import made
@@ -41,33 +41,6 @@ def folder(tmp_path: Path) -> Path:
 def only(reader: HistoryReader, since: float = 0, until: float = 2 * T0) -> ContainerSubject:
     [found] = reader.containers(since, until)
     return found
-
-
-def test_a_gauge_is_read_back_as_it_was_sampled(folder: Path) -> None:
-    store = HistoryStore(folder)
-    for number in range(6):
-        store.write(T0 + 10 * number, metrics(container(used_bytes=100 * number)))
-    with HistoryReader(folder) as reader:
-        found = reader.series(only(reader), "used_bytes", T0, T0 + 60)
-        assert found == [
-            Bucket(T0 + 10 * number - 10, 10, value, value, value, 10 * value, 10)
-            for number, value in enumerate((0, 100, 200, 300, 400, 500))
-        ]
-        assert reader.total(only(reader), "used_bytes", T0, T0 + 60) == 15_000
-        [step] = reader.series(only(reader), "used_bytes", T0, T0 + 60, 60)
-        assert step == Bucket(T0, 60, 0, 500, 250, 15_000, 60)
-
-
-def test_a_time_without_samples_is_a_gap(folder: Path) -> None:
-    store = HistoryStore(folder)
-    for at in (0, 10, 20, 600, 610):
-        store.write(T0 + at, metrics(container(used_bytes=10, gpu_seconds=at / 2)))
-    with HistoryReader(folder) as reader:
-        found = reader.series(only(reader), "used_bytes", T0, T0 + 900, 60)
-        assert [(step.start - T0, step.sampled) for step in found] == [(0, 30), (600, 20)]
-        assert reader.total(only(reader), "used_bytes", T0, T0 + 900) == 500
-        # What the container received in the gap is counted, once.
-        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 900) == 305
 
 
 def test_old_samples_keep_minimum_maximum_and_sum(folder: Path) -> None:
@@ -225,25 +198,6 @@ def test_the_end_of_a_container_is_its_last_sample(folder: Path) -> None:
         assert reader.total(who, "used_bytes", T0, T0 + 700) == 10 * 100 + 7 * 300
         read = [one for _, one in intervals(reader, "container", T0, T0 + 700)]
         assert sum(one.increases["gpu_seconds"] for one in read) == 5.0
-
-
-def test_an_end_that_arrives_late_or_says_less_takes_nothing_away(folder: Path) -> None:
-    store = HistoryStore(folder)
-    store.write(T0, metrics(container(gpu_seconds=2.0)))
-    store.write(T0 + 10, metrics(container(gpu_seconds=4.0)))
-    # Released between the answer and the time of the sample; its pages could not be read any more.
-    late = ended(9.99, gpu_seconds=0.0)
-    for at in (20, 30):
-        store.write(T0 + at, with_ended(late))
-    # It could not be released after all.
-    store.write(T0 + 90, metrics(container(gpu_seconds=5.0)))
-    with HistoryReader(folder) as reader:
-        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 100) == 5.0
-
-
-def test_the_limit_grows_with_the_days() -> None:
-    assert most_bytes_of(7) == MOST_BYTES == 200_000_000
-    assert most_bytes_of(90) == 200_000_000 * 90 // 7
 
 
 @pytest.mark.thorough

@@ -276,14 +276,6 @@ def test_modules_are_loaded_and_nodes_made_as_the_driver_would(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("plain")
-def test_done_again_it_does_nothing(tmp_path: Path) -> None:
-    machine = MachineWithModprobe(tmp_path, loaded=True)
-    assert made(machine)
-    assert made(machine) == []
-    assert machine.ran == []
-
-
-@pytest.mark.usefixtures("plain")
 def test_nodes_follow_the_drivers_parameters(tmp_path: Path) -> None:
     machine = MachineWithModprobe(tmp_path, loaded=True)
     machine.write(

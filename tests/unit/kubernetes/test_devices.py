@@ -278,14 +278,6 @@ def test_a_list_that_a_kubelet_would_refuse_names_the_unit_that_fits() -> None:
         memory_units.devices(cards, MemoryResource("example.com/half", fits * MIB // 2))
 
 
-@given(st.integers(1, 5000), st.integers(0, 7))
-def test_a_list_is_never_longer_than_was_foreseen(count: int, node: int) -> None:
-    many = SchedulableCard(A, count * MIB, count * MIB // 2, "", node)
-    listed = memory_units.devices([many], MemoryResource("example.com/mib", MIB))
-    foreseen = memory_units._list_bytes([many], MIB)
-    assert ListAndWatchResponse(devices=listed).ByteSize() <= foreseen
-
-
 CAPACITY = {A: 4, B: 4, C: 8}
 
 

@@ -99,10 +99,6 @@ ALAUDA = """\
 """
 
 
-def test_a_configmap_of_alauda_that_is_right() -> None:
-    assert checking.findings(ALAUDA) == []
-
-
 WRONG = r"""
 namespace: kube-public => namespace: default => 5:14: metadata.namespace=default: not a valid value.
     Write kube-public.

@@ -242,13 +242,3 @@ def test_the_pods_of_the_how_tos_request_a_gpu_and_have_no_finding(
         file.write_text(text)
         found = check(read(str(file)), strict=False)
         assert (found.findings, found.asking) == ((), found.containers)
-
-
-def test_a_claim_of_another_driver_is_still_read(tmp_path: Path) -> None:
-    text = with_pods("kubernetes-dra.md")[0].replace(
-        "deviceClassName: gpushare", "deviceClassName: hami-core-gpu.project-hami.io"
-    )
-    file = tmp_path / "claim.yaml"
-    file.write_text(text.replace("runtimeClassName: gpushare-dra", "runtimeClassName: other"))
-    found = check(read(str(file)), strict=False)
-    assert any("HAMi DRA" in finding.key for finding in found.findings)

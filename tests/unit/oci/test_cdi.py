@@ -23,7 +23,6 @@ from gpushare.quota.request import EngineCards, visible_devices
 from tests.unit.host import elf
 from tests.unit.oci.examples import (
     DENY_ALL,
-    LIBRARIES,
     NULL_RULE,
     SETKEY,
     cdi_document,
@@ -147,12 +146,6 @@ def refusal(document: dict[str, Any], driver: DriverFiles) -> str:
     return str(caught.value)
 
 
-def test_hooks_are_reported_and_not_taken() -> None:
-    assert cdi.from_document(cdi_document()).edits.not_taken == (
-        f"hook createContainer: nvidia-cdi-hook update-ldcache --folder {LIBRARIES}",
-    )
-
-
 @pytest.mark.parametrize(
     ("visible", "cards"),
     [
@@ -250,13 +243,6 @@ def test_an_unknown_part_of_nvidias_is_refused(
         f"{called}: an NVIDIA component that gpushare does not recognize. "
         "Remove it, or use the runc runtime."
     )
-
-
-def test_models_of_nvidias_are_the_users_own(nvidia_driver: DriverFiles) -> None:
-    document = cdi_form(0)
-    models = {**library_mount("x"), "source": "/srv/nvidia", "destination": "/srv/nvidia"}
-    document["mounts"].append(models)
-    assert cleaned(document, nvidia_driver)["mounts"] == [*docker_spec()["mounts"], models]
 
 
 def test_a_control_node_without_a_card_is_refused(nvidia_driver: DriverFiles) -> None:

@@ -57,14 +57,6 @@ def test_only_the_named_container_requests(storage: Path, annotations: dict[str,
     assert not requested(storage, SIDE, {**annotations, **IN_POD})
 
 
-def test_an_annotation_without_a_name_goes_to_the_container_that_another_names(
-    storage: Path,
-) -> None:
-    annotations = {**SCOPED, "gpushare.io/placement": "spread", **IN_POD}
-    assert requested(storage, TRAIN, annotations) == {"memory": "4GiB", "placement": "spread"}
-    assert not requested(storage, SIDE, annotations)
-
-
 def test_a_container_in_no_pod_is_none_of_a_pod(storage: Path) -> None:
     with pytest.raises(QuotaError, match="this container is not in a pod"):
         requested(storage, TRAIN, SCOPED)

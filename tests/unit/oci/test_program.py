@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -68,19 +67,6 @@ def test_without_the_program_the_image_decides(root: Path, rootfs: Rootfs) -> No
     assert entry(rootfs, "/gone") == Program("/gone", "musl")
     install(root, GLIBC, b"loader")
     assert entry(rootfs).kind == "glibc"
-
-
-def test_a_link_to_the_host_leads_into_the_image(root: Path, rootfs: Rootfs) -> None:
-    """/bin/sh of the host is a program of glibc; the image has none."""
-    (root / "bin").mkdir()
-    (root / "bin/app").symlink_to("/../../../../bin/sh")
-    assert entry(rootfs, "app").kind == "unknown"
-
-
-def test_a_pipe_in_place_of_the_program_delays_nothing(root: Path, rootfs: Rootfs) -> None:
-    (root / "bin").mkdir()
-    os.mkfifo(root / "bin/app")
-    assert entry(rootfs, "app").kind == "unknown"
 
 
 def test_a_library_cut_short_is_refused_and_nothing_else_happens(tmp_path: Path) -> None:

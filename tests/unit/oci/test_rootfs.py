@@ -244,14 +244,6 @@ def image(root: Path) -> Path:
     return root
 
 
-def test_an_image_that_is_as_it_was_matches(image: Path) -> None:
-    seen = seen_of(image)
-    (image / "srv/data").write_text("nothing reads it")
-    (image / "bin/program").write_text("ELF, and other code")
-    with viewed(image) as view:
-        assert view.matches(seen)
-
-
 def moved(root: Path, name: str) -> None:
     """Put a link in the place of a directory, which is elsewhere now."""
     (root / name).rename(root / "srv/moved")

@@ -175,23 +175,6 @@ def test_another_program_s_command_stays(machine: Path) -> None:
     assert (machine / "usr/local/bin/gpushare").read_text() == "theirs"
 
 
-def test_the_units_start_this_installation_s_daemon() -> None:
-    lines = plan.unit_files()["gpushared.service"].splitlines()
-    program = f"{Path(sys.prefix)}/bin/gpushared"
-    assert f"ExecStart={program}" in lines
-    assert f"ExecStartPre=-+{program} --make-nodes" in lines
-
-
-def test_the_unit_stops_the_daemon_and_not_the_scheduler_of_tenants_that_run() -> None:
-    lines = plan.unit_files()["gpushared.service"].splitlines()
-    assert "KillMode=process" in lines  # systemd.kill(5)
-    assert "RuntimeDirectoryPreserve=yes" in lines
-    # Without it there is no SCHED_FIFO for the scheduler either (systemd.exec(5)).
-    assert not [line for line in lines if line.startswith("RestrictRealtime=")]
-    kept = " ".join(line for line in lines if line.startswith("CapabilityBoundingSet="))
-    assert "CAP_SYS_NICE" in kept
-
-
 def test_the_engines_and_units_of_earlier_setups_get_the_new_version(
     machine: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare.cli.top.render import plain_text as text
 from gpushare.cli.top.view import TableView
-from tests.unit.cli.conftest import CARD, in_utc
+from tests.unit.cli.conftest import in_utc
 from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 from .made import machine
@@ -24,15 +22,6 @@ GOLDEN = Path(__file__).with_name("once.txt")
 def test_once_in_ascii_is_this() -> None:
     with in_utc():
         assert text(machine(), TableView(), unicode=False) + "\n" == GOLDEN.read_text()
-
-
-def test_once_as_json_is_one_document(cli: Cli, daemon: AnsweringDaemon) -> None:  # noqa: ARG001
-    for words in (("top", "--once", "--json"), ("--json", "top", "--once")):
-        document = json.loads(cli(*words).stdout)
-        assert document["cards"] == [CARD]
-        assert [row["name"] for row in document["containers"]] == ["train", "serve"]
-        assert [row["pid"] for row in document["processes"]] == [4242, 4242]
-        assert abs(document["time"] - time.time()) < 3600
 
 
 def test_filter_sort_and_shape_are_chosen_on_the_command_line(

@@ -44,7 +44,3 @@ def test_a_user_of_the_container_alone_is_a_number(tmp_path: Path) -> None:
 def test_another_process_with_the_same_pid_is_not_described(tmp_path: Path) -> None:
     written(tmp_path, "bash", 0, b"bash\0")
     assert described(process(7), tmp_path) == process(7)
-
-
-def test_a_process_that_has_exited_has_neither(tmp_path: Path) -> None:
-    assert described(process(7), tmp_path) == process(7)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare.cli.text import printable
 from gpushare.cli.top import help_lines
-from gpushare.cli.top.columns import clip, to_ascii, width
+from gpushare.cli.top.columns import clip, width
 from gpushare.cli.top.keys import CHANGES, HELP, UiState
 from gpushare.cli.top.render import Size
 
@@ -29,12 +29,6 @@ def test_a_clipped_text_fits_and_begins_as_before(text: str, most: int) -> None:
     assert width(shown) <= most
     assert text.startswith(shown.removesuffix("…"))
     assert (shown == text) == (width(text) <= most)
-
-
-@given(st.text())
-def test_an_ascii_terminal_gets_only_ascii(text: str) -> None:
-    assert to_ascii(text).isascii()
-    assert len(to_ascii(text)) == len(text)
 
 
 def test_the_whole_page_fits_a_terminal_of_80_columns_and_24_lines() -> None:

@@ -31,30 +31,6 @@ def names(snapshot: TopSnapshot, view: TableView) -> list[str]:
     return [row.shown.name for row in rows(snapshot, view) if isinstance(row.shown, TopContainer)]
 
 
-TREE = [
-    "card 0",
-    "  serve",
-    "    python",
-    "  train",
-    "    python",
-    "card 1",
-    "  notebook",
-    "    jupyter",
-    "    kernel",
-]
-
-
-def test_containers_are_beneath_their_cards_and_processes_beneath_them() -> None:
-    assert shown(machine(), TableView()) == TREE
-
-
-def test_a_folded_row_hides_the_rows_beneath_it() -> None:
-    folded = frozenset({("card", 0), ("container", "c" * 16, 1)})
-    assert shown(machine(), TableView(folded=folded)) == ["card 0", "card 1", "  notebook"]
-    folds = [row.folds for row in rows(machine(), TableView(folded=folded))]
-    assert folds == [True, False, True]
-
-
 @pytest.mark.parametrize(
     ("sort", "reverse", "order"),
     [
