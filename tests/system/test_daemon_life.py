@@ -119,26 +119,6 @@ def test_a_reservation_whose_container_never_starts_expires(own: Stack) -> None:
 
 
 @pytest.mark.gate
-def test_what_set_changed_holds_when_the_same_container_starts_again(stack: Stack) -> None:
-    """The spec has been through it once already."""
-    bundle = Bundle(stack, quota={"memory": "4GiB", "cores": "30"})
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
-        assert tenant.ask("info")["total"] == 4 * GIB
-        words = ("--memory", "6GiB", "--cores", "40", "--policy", "burst-share")
-        stack.gpushare("set", bundle.id, *words)
-        assert tenant.ask("info")["total"] == 6 * GIB
-        once = bundle.read()
-    wait_until(lambda: bundle.row() is None)
-    with bundle.started() as tenant:
-        assert tenant.ask("info")["total"] == 6 * GIB
-        assert bundle.read() == once
-        found = bundle.tenant
-        assert found["quota"]["memory"] == "6GiB operator"
-        assert (found["policy"], found["cards"][0]["cores"]) == ("burst-share", 40)
-
-
-@pytest.mark.gate
 def test_the_memory_of_a_process_that_dies_is_released(stack: Stack) -> None:
     """kill -9 of an exec'ed process: the container goes on, with all its quota."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})

@@ -124,11 +124,6 @@ class Life:
         assert self.create().status == 0, self.said()
         assert self.call("start", self.id).status == 0
 
-    def ran(self, *command: str, stdin: bytes = b"", **changes: Any) -> CallOutcome:
-        """Run a container in the foreground, to its end."""
-        self.bundle(*command, **changes)
-        return self.call("run", "--bundle", str(self.path), self.id, stdin=stdin)
-
     def ended(self) -> None:
         """Return when the container's process has ended, by itself."""
         self.runtime.wait_for(self.id, "stopped")

@@ -63,16 +63,6 @@ def test_a_whole_life(pair: RuntimePair) -> None:
     assert statuses == [False] * 4 + [True] + [False] * 2 + [True] + [False] * 3 + [True]
 
 
-@CREATED
-def test_output_input_and_the_exit_code(pair: RuntimePair) -> None:
-    """The setting of what binds changes nothing in `run`."""
-
-    def script(life: Life) -> CallOutcome:
-        return life.ran("sh", "-c", "cat; echo oops >&2; exit 7", stdin=b"hello\n")
-
-    assert pair.same(script) == CallOutcome(7, "hello\n", "oops\n")
-
-
 def test_signals_are_forwarded_in_the_foreground(pair: RuntimePair) -> None:
     trap = "trap 'exit 9' TERM; trap 'echo hup' HUP; echo ready; while :; do sleep 0.1; done"
 
@@ -286,15 +276,3 @@ def test_nothing_is_open_in_the_container_that_the_caller_did_not_open(pair: Run
         return life.said()
 
     assert pair.same(script).split()[:3] == ["0", "1", "2"]
-
-
-@CREATED
-@pytest.mark.parametrize("command", [("/nonexistent",), ("",)], ids=repr)
-def test_a_create_that_fails_leaves_nothing(pair: RuntimePair, command: tuple[str, ...]) -> None:
-    def script(life: Life) -> int:
-        life.bundle(*command, mounts=[{"destination": "/x", "type": "bind", "source": "/no/where"}])
-        status = life.create().status
-        life.traces()
-        return status
-
-    assert pair.same(script) != 0

@@ -71,25 +71,6 @@ def test_a_bypass_is_reported_and_the_neighbour_gets_half_the_card(
     assert "work bypasses the launch gate" in beside.row()["warnings"][0]
 
 
-def test_a_bypass_is_frozen_until_resumed_where_the_operator_chose_so(
-    place: SharedCardStack,
-) -> None:
-    place.stack.configure(audit={"gate_bypass": "freeze"})
-    try:
-        beside = place.start({"policy": "fixed-share", "cores": "30"}, script=AROUND)
-        wait_until(lambda: beside.row()["interventions"] != [])
-        [held] = beside.row()["interventions"]
-        assert held["by"] == "audit"
-        assert "bypasses the launch gate" in held["reason"]
-        place.assert_parts({beside: 0}, band=1)  # what it had submitted is over soon
-        place.stack.client.resume(beside.id)
-        assert beside.row()["interventions"] == []
-        [had] = place.parts(beside)
-        assert had > 30
-    finally:
-        place.stack.configure(audit=None)
-
-
 def test_a_tenant_with_false_claims_and_floods_takes_nothing_from_others(
     place: SharedCardStack,
 ) -> None:
