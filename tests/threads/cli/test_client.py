@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import protocol, wait_policy
-from gpushare.client import Client, DaemonError, DaemonUnreachable
+from gpushare.client import Client, DaemonUnreachable
 from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
-from tests.unit.cli.conftest import CARD
-from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 
 @pytest.fixture
@@ -105,12 +104,6 @@ def test_a_request_in_the_daemons_queue_is_waited_for(path: Path) -> None:
     assert len(daemon.asked) == 1
 
 
-def test_a_request_without_acknowledgement_is_sent_again(path: Path) -> None:
-    with ScriptedDaemon(path, [ACK, b'{"ok": true}'], first=[b'{"starting": true}']) as daemon:
-        Client(path).status()
-    assert len(daemon.asked) == 2
-
-
 def test_an_acknowledged_request_is_not_sent_again(path: Path) -> None:
     with (
         ScriptedDaemon(path, [ACK]) as daemon,
@@ -137,9 +130,3 @@ def test_every_user_may_know_whether_a_daemon_runs(tmp_path: Path) -> None:
         with lock.open("w") as other, pytest.raises(BlockingIOError):
             wait_policy.take_lock(other.fileno())
     assert seen(lock) == (True, False)
-
-
-def test_a_code_of_a_newer_daemon_is_an_error(daemon: AnsweringDaemon) -> None:
-    daemon.answers["cards"] = [{"row": CARD}, *refusal("new", "something else")]
-    with pytest.raises(DaemonError, match="something else"):
-        Client(daemon.path).cards()

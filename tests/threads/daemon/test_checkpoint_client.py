@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.core import privileges
 from gpushare.daemon.eviction import checkpoint_client as module
 from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.checkpoint_client import (
@@ -139,7 +138,3 @@ def test_the_structures_have_the_size_of_cuda_h() -> None:
     assert sizes == {64}
     assert api._RestoreArgs.count.offset == 8
     assert bytes(api._uuid("GPU-00112233-4455-6677-8899-aabbccddeeff"))[:3] == b"\x00\x11\x22"
-
-
-def test_the_worker_keeps_what_the_driver_reaches_a_process_by() -> None:
-    assert privileges.KEPT.keys() >= privileges.EVICTION_WORKER

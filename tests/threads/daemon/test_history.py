@@ -66,15 +66,6 @@ def page(history: History, since: float = 0.0) -> list[HistoryEvent]:
     return history.page(EventSubject(), since, 0, 10_000)
 
 
-def test_who_asks_is_told_what_was_logged_before(
-    opened: Open, node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_PAUSE_SECONDS", 60.0)
-    node.history = history = opened()
-    note(history, name="train")
-    assert [row["event"] for row in node.ask("history", name="train")] == ["tenant-released"]
-
-
 def test_a_logged_event_is_stored_and_read_back(opened: Open) -> None:
     history = opened()
     with attached(history):
@@ -199,16 +190,6 @@ def test_every_kept_event_has_a_sentence() -> None:
     assert sorted(told.TEXTS.keys() - EVENTS.keys()) == []
 
 
-def test_an_unreadable_history_is_reported_with_its_file(opened: Open, tmp_path: Path) -> None:
-    history = opened(days=0.0)
-    with pytest.raises(FileNotFoundError, match="there is no history yet"):
-        history.page(EventSubject(), 0.0, 0, 10)
-    (tmp_path / EVENTS_FILE).parent.mkdir()
-    (tmp_path / EVENTS_FILE).write_bytes(b"no database" * 1000)
-    with pytest.raises(OSError, match="cannot be read now"):
-        history.page(EventSubject(), 0.0, 0, 10)
-
-
 def fill(history: History, event: str, count: int, **fields: Any) -> None:
     for number in range(count):
         history.note(time.time(), event, "info", {**fields, "text": "x" * 2000, "n": number})
@@ -319,16 +300,6 @@ def test_a_running_container_has_the_name_that_it_has_now(
         ("tenant-reserved", FIRST, "web"),
         ("tenant-bound", FIRST, "web"),
     ]
-
-
-def test_containers_that_had_a_name_one_after_the_other_are_told_apart(daemon: FakeDaemon) -> None:
-    happened(daemon, tenant="k1", id=FIRST, name="train")
-    happened(daemon, tenant="k2", id=SECOND, name="train")
-    daemon.ledger.add(running("k3" * 8, THIRD, "train"))
-    happened(daemon, "tenant-bound", tenant="k3" * 8, id=THIRD, name=THIRD[:12])
-    assert [row["id"] for row in answer(daemon, "train")] == [FIRST, SECOND, THIRD]
-    assert numbers(daemon, SECOND[:12]) == [2]
-    assert numbers(daemon, "trai") == [1, 2, 3]
 
 
 def test_refused_containers_are_found_by_pod_and_by_id(daemon: FakeDaemon) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-import signal
 import socket
 import threading
 import time
@@ -23,21 +22,6 @@ def loop() -> Iterator[Loop]:
     made = Loop()
     yield made
     made.close()
-
-
-def test_calls_of_other_threads_come_in_order(loop: Loop) -> None:
-    seen: list[int] = []
-
-    def call() -> None:
-        for number in range(1000):
-            loop.call(lambda number=number: seen.append(number))  # type: ignore[misc]
-        loop.call(loop.stop)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    loop.run()
-    thread.join()
-    assert seen == list(range(1000))
 
 
 def test_an_answer_is_sent_before_queued_jobs_run(loop: Loop) -> None:
@@ -83,17 +67,6 @@ def test_a_descriptor_that_was_closed_in_this_round_is_not_read(loop: Loop) -> N
     for pair in pairs:
         for end in pair:
             end.close()
-
-
-def test_a_signal_wakes_it(loop: Loop) -> None:
-    before = signal.signal(signal.SIGUSR1, lambda *_: loop.stop())
-    old = signal.set_wakeup_fd(loop.signal_fd)
-    try:
-        loop.later(0.01, lambda: os.kill(os.getpid(), signal.SIGUSR1))
-        loop.run()
-    finally:
-        signal.set_wakeup_fd(old)
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_waiting_caller_continues_after_all_earlier_work_and_gets_its_error() -> None:

@@ -168,30 +168,12 @@ def test_a_command_that_does_not_end_is_an_error(scripted: Callable[..., MpsCont
         control.program.run("get_server_list", 0.1)
 
 
-def test_a_program_that_is_not_there_is_an_error(scripted: Callable[..., MpsControl]) -> None:
-    control = scripted("true")
-    control.program.program.unlink()
-    with pytest.raises(MpsError, match="No such file"):
-        control.servers()
-
-
 def test_lists_that_cannot_be_read_are_an_error(scripted: Callable[..., MpsControl]) -> None:
     control = scripted("echo one two three four five six")
     with pytest.raises(MpsError, match="get_server_list: one two"):
         control.servers()
     with pytest.raises(MpsError, match="ps: one two"):
         control.clients()
-
-
-def test_arguments_and_environment(tmp_path: Path) -> None:
-    program = ControlProgram(tmp_path / "p", tmp_path / "pipe", tmp_path / "log", "GPU-1")
-    assert program.arguments()[1:] == ["-f"]
-    multiuser = dataclasses.replace(program, multiuser=True)
-    assert multiuser.arguments()[1:] == ["-f", "-multiuser-server"]
-    env = multiuser.environment()
-    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert env["CUDA_MPS_PROTOCOL_VERSION"] == "2"
-    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "pipe")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 
 from gpushare import simulator
@@ -26,7 +25,6 @@ from gpushare.daemon.cards.driver_client import (
     DriverLimits,
     DriverSample,
     DriverTimeout,
-    Health,
     InvalidSample,
     ProcessUse,
 )
@@ -307,32 +305,6 @@ def test_the_clients_of_an_mps_server_are_known_by_the_drivers_list(
             }
 
 
-def test_the_compute_mode_of_a_card_is_seen(cards: Simulator, driver: Nvml) -> None:
-    one, other = cards.uuids
-    assert driver.sample().compute_modes == {one: "", other: ""}
-    simulator.fail(cards.device, 1, compute_mode=pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
-    assert driver.sample().compute_modes == {one: "", other: "Exclusive_Process"}
-    simulator.fail(cards.device, 1, compute_mode=pynvml.NVML_COMPUTEMODE_PROHIBITED)
-    sample = driver.sample()
-    assert sample.compute_modes == {one: "", other: "Prohibited"}
-    known = {card.uuid: card for card in driver.cards()}
-    assert Health().observe(sample, known) == {
-        one: "ok",
-        other: "no program can use it (compute mode Prohibited): nvidia-smi -i 1 -c DEFAULT",
-    }
-
-
-def test_a_card_that_is_lost_at_the_loading_is_taken_when_it_answers(cards: Simulator) -> None:
-    simulator.fail(cards.device, 0, lost=1)
-    driver = Nvml(device_file.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
-    driver.open()
-    assert [card.uuid for card in driver.cards()] == [cards.uuids[1]]
-    simulator.fail(cards.device, 0)
-    assert set(driver.sample().uses) == set(cards.uuids)
-    assert [card.index for card in driver.cards()] == [0, 1]
-    driver.close()
-
-
 def test_each_mig_instance_is_a_card_behind_the_cards(cards: Simulator, driver: Nvml) -> None:
     before = driver.cards()
     parts = simulator.partition(cards.device, ["3g.71gb", "1g.18gb"])
@@ -392,16 +364,3 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
     assert found == DriverFigures(500 * MIB, 0, 2 * MIB)
     assert len(set(excused)) == 1
     assert not Path(f"/proc/{excused[0]}").exists()
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "",
-        "print('not json')",
-        'print(\'{"event": "context", "code": 2}\', flush=True); input()',
-        "import sys; sys.exit(3)",
-    ],
-)
-def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
-    assert measure_context(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None

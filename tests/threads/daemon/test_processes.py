@@ -318,19 +318,6 @@ def test_the_name_is_read_from_docker(tmp_path: Path) -> None:
     assert asked[0].startswith(f"GET /containers/{ID}/json HTTP/1.1\r\n".encode())
 
 
-def test_only_an_id_of_dockers_form_is_looked_up(tmp_path: Path) -> None:
-    with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
-        assert container_names.ask_engines("../images/x", [tmp_path / "docker.sock"], 5) is None
-    assert not asked
-
-
-def test_an_engine_that_says_nothing_costs_the_name_only(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "docker.sock"))
-        listener.listen()
-        assert container_names.ask_engines(ID, [tmp_path / "docker.sock"], 0.05) is None
-
-
 # Maps the file, as our library does, and does what it is told: go on, or become another program.
 PROGRAM = """
 import mmap, os, sys
@@ -388,13 +375,6 @@ def becomes_another(user: subprocess.Popen[str]) -> None:
     user.stdin.write("go\n")
     user.stdin.flush()
     wait_until(lambda: processes.name_of(user.pid) == "sleep")
-
-
-def test_a_program_that_closed_our_descriptor_keeps_its_memory(
-    user: subprocess.Popen[str], charged: Callable[[], int]
-) -> None:
-    del user
-    assert charged() == GIB
 
 
 def test_a_process_that_became_a_program_without_cuda_holds_nothing(

@@ -23,7 +23,6 @@ import pytest
 from gpushare import client, protocol
 from gpushare.client import Client
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.core import log
 from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity import processes
@@ -39,7 +38,6 @@ from gpushare.daemon.service.control_server import (
 )
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
-from gpushare.events import KEPT
 from gpushare.protocol import operations as table
 from tests.descriptors import open_count
 from tests.system.waiting import wait_until
@@ -478,12 +476,6 @@ def knows_peers(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_process_of_another_pid_namespace_is_the_hosts(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
-    assert caller_origin(pair[0], 0, {}) == "host"
-
-
 STARTING = protocol.encode({"starting": True})
 
 
@@ -537,48 +529,3 @@ def test_users_leave_room_for_root_while_the_daemon_starts(
     assert received[:4] == [True, True, True, False]
     assert received[4:8] == [True, True, False, False]
     assert received[8:] == [True] * 4
-
-
-@pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
-    """The events that are logged, as the history hears them."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
-
-    def note(_at: float, event: str, _level: str, fields: Mapping[str, Any]) -> None:
-        found.append((event, fields))
-
-    monkeypatch.setattr(log, "_STDERR", -1)
-    log.sinks.append(note)
-    yield found
-    log.sinks.remove(note)
-
-
-def test_bad_requests_of_a_user_fill_neither_the_log_nor_the_history(
-    path: Path,
-    running: ControlServer,
-    monkeypatch: pytest.MonkeyPatch,
-    logged: list[tuple[str, Mapping[str, Any]]],
-) -> None:
-    monkeypatch.setattr(running, "_changes", Allowances(1e9, 1e9))  # the log by itself
-    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
-    asked: list[dict[str, Any]] = [
-        {"op": "open", "quota": "nonsense", "name": "x" * 100},
-        {"op": "set", "name": "train", "memory": "1GiB"},
-        {"op": "bind", "key": "0" * 16, "id": "x" * 100, "pid": 1},
-        {"op": "create", "id": "x", "bundle": "/" + "b" * 3000, "marker": "strong"},
-        {"op": "open", "quota": {"memory": "4Q" + "x" * 3000}},
-    ]
-    before = log.event_count("caller-refused")
-    with Caller(path) as caller:
-        for _ in range(400):
-            for request in asked:
-                reply = caller.ask(request)
-                assert not reply["ok"]
-                assert (reply["code"] == protocol.CODE_FORBIDDEN) == (request["op"] != "open")
-    assert log.event_count("caller-refused") == before + 1600
-    refused = [fields for event, fields in logged if event == "request-refused"]
-    assert {fields["op"] for fields in refused} <= {"open"}  # every user may open
-    kept = [fields for event, fields in logged if event in KEPT]
-    assert kept == refused
-    size = sum(len(json.dumps(dict(fields))) for _, fields in logged)
-    assert size < 600 << 10

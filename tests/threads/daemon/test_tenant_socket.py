@@ -136,14 +136,6 @@ def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
     assert not allowance.take(0.0), "a clock that goes back gives nothing"
 
 
-def test_an_end_is_noticed(tenant: TenantSocket, caller: socket.socket) -> None:
-    assert tenant.accept() is not None
-    assert tenant.accept() is None
-    assert hear(tenant), "it says nothing yet"
-    caller.close()
-    assert not hear(tenant)
-
-
 KEY = "0" * 16
 LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
 
@@ -217,15 +209,6 @@ def test_a_flooding_connection_is_paused_and_read_again(
         run_until(loop, floods)
         [connection] = watched.connections
         assert left_alone.count(connection.fileno()) >= 4
-
-
-def test_arrivals_without_end_wait(loop: Loop, watched: TenantSocket, tmp_path: Path) -> None:
-    watched.arrivals = Allowance(2.0, 20.0)
-    callers = [call(tmp_path) for _ in range(3)]
-    run_until(loop, lambda: watched.arrivals.dropped > 0)
-    assert len(watched.connections) == 2
-    for caller in callers:
-        caller.close()
 
 
 def test_an_ended_tenants_messages_are_not_logged(
