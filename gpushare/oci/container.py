@@ -85,17 +85,19 @@ def shared(  # noqa: PLR0913 - a container is put together from all there is
     tenant_directory: str,
     extra: frozenset[str] = frozenset(),
     visible: str = "",
+    searched: Sequence[str] = (),
 ) -> ContainerEdits:
     """Return what a container with a share of `cards` gets; `visible` is the only one it uses.
 
     Each card is the names that the CDI spec may have for it: `("GPU-4f1c...", "0")`. The filters go
     over every name by which the loader, or a program that knows where to look, finds the driver;
     the real libraries lie where only the filters look. `extra` are the capabilities beyond compute
-    and utility that it gets, past the filters. CdiError where a card or node is missing.
+    and utility that it gets, past the filters; `searched` the folders in which its programs look
+    first. CdiError where a card or node is missing.
     """
     driver = host.driver
     edits = driver.cdi.edits_for(cards)
-    places = loader.Places(rootfs, host.platform, driver)
+    places = loader.Places(rootfs, host.platform, driver, searched)
     libraries = drivers.shared_libraries(driver, extra)
     mounts = (
         *driver_mounts(driver),
@@ -235,11 +237,15 @@ class CoveredPath(UserError):
 
 @dataclass(frozen=True)
 class EngineMount:
-    """A mount of the engine: its `destination` without links, and what a mount beneath it does."""
+    """A mount of the engine: its `destination` without links, and what a mount beneath it does.
+
+    `source` is a bind mount's on the host, empty for others.
+    """
 
     destination: str
     is_fresh: bool
     is_shared: bool = False
+    source: str = ""
 
     def holds(self, path: str) -> bool:
         """Whether a mount point at `path` would be created in this mount's file system.
@@ -281,13 +287,62 @@ def _engine_mount(
     destination, options = entry.get("destination"), entry.get("options")
     path = _resolved(rootfs, destination if isinstance(destination, str) else "/", earlier)
     words = {word for word in options if isinstance(word, str)} if isinstance(options, list) else ()
-    fresh = entry.get("type") in _FRESH and not _BINDS.intersection(words)
-    return EngineMount(path, fresh, bool(_SHARED.intersection(words)))
+    is_bind, source = bool(_BINDS.intersection(words)), entry.get("source")
+    fresh = entry.get("type") in _FRESH and not is_bind
+    source = source if is_bind and isinstance(source, str) else ""
+    return EngineMount(path, fresh, bool(_SHARED.intersection(words)), source)
 
 
 def top_mount(mounts: Sequence[EngineMount], path: str) -> EngineMount | None:
     """Return the mount in which a mount point at `path` would be created; None: in the layer."""
     return next((mount for mount in reversed(mounts) if mount.holds(path)), None)
+
+
+@dataclass(frozen=True)
+class VolumeFolder:
+    """The folder `path` of a volume, whose `source` is on the host, mounted at `destination`."""
+
+    source: str
+    path: str
+    destination: str
+
+
+def volume_folders(
+    searched: Sequence[str], engines: Sequence[EngineMount], rootfs: Rootfs
+) -> list[VolumeFolder]:
+    """Return those of the folders `searched` that are in a volume.
+
+    A mount in a shared one would be the host's as well, so that those are left out.
+    """
+    folders = []
+    for folder in searched:
+        path = _resolved(rootfs, folder, engines)
+        top = top_mount(engines, f"{path}/{CUDA}")
+        if top is not None and top.source and not top.is_shared:
+            beneath = path.removeprefix(top.destination.rstrip("/")) or "/"
+            folders.append(VolumeFolder(top.source, beneath, top.destination))
+    return folders
+
+
+def single_libraries(
+    searched: Sequence[str], engines: Sequence[EngineMount], rootfs: Rootfs
+) -> list[str]:
+    """Return the driver's names in the folders `searched` that are bind mounts of single files."""
+    folders = {_resolved(rootfs, folder, engines) for folder in searched}
+    return [
+        mount.destination
+        for mount in engines
+        if mount.source
+        and not mount.is_shared
+        and posixpath.dirname(mount.destination) in folders
+        and loader.is_driver_name(posixpath.basename(mount.destination))
+    ]
+
+
+def covered(filters: Filters, paths: Iterable[str]) -> tuple[Mount, ...]:
+    """Return the mounts of the filters over the libraries at `paths`."""
+    is_cuda = {path: posixpath.basename(path).startswith("libcuda.") for path in paths}
+    return _mounts((filters.cuda if cuda else filters.nvml, path) for path, cuda in is_cuda.items())
 
 
 def place(wanted: ContainerEdits, spec: Spec, rootfs: Rootfs, driver: DriverFiles) -> PlacedEdits:

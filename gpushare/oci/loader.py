@@ -59,7 +59,14 @@ class CacheEntry:
 class Places:
     """The places of one rootfs where the driver's libraries go; each is a path without links."""
 
-    def __init__(self, rootfs: Rootfs, platform: Platform, driver: DriverFiles) -> None:
+    def __init__(
+        self,
+        rootfs: Rootfs,
+        platform: Platform,
+        driver: DriverFiles,
+        searched: Sequence[str] = (),
+    ) -> None:
+        """`searched` are the folders in which programs look first (search_path.py)."""
         self._rootfs = rootfs
         self._driver = driver
         self.primary = _libc_directory(rootfs, platform) or driver.cuda.directory
@@ -74,6 +81,7 @@ class Places:
             "/usr/local/lib",
             *self._compat,
             *_cached_directories(rootfs, platform),
+            *searched,
         )
 
     def filters(self, filters: Filters) -> list[tuple[str, str]]:
@@ -140,6 +148,11 @@ class Places:
                     over[self._rootfs.resolve(f"{directory}/{name}")] = library.host_path
             _refuse_crowd(over)
         return [(source, destination) for destination, source in over.items()]
+
+
+def is_driver_name(name: str) -> bool:
+    """Whether a file of that name is loaded as libcuda or libnvidia-ml."""
+    return bool(_CUDA_NAME.fullmatch(name) or _NVML_NAME.fullmatch(name))
 
 
 def _refuse_crowd(over: Mapping[str, object]) -> None:

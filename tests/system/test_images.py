@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.musl import musl
@@ -119,3 +121,65 @@ def test_an_image_that_loads_no_driver_runs_with_a_warning(
     [note] = events(bundle, "tenant-request-adjusted")
     assert kind in note["note"]
     assert "the audit charges their memory" in note["note"]
+
+
+def own_driver(stack: Stack, folder: Path) -> Path:
+    """Put a driver of the image's own into a folder; the simulated driver stands for NVIDIA's."""
+    folder.mkdir(parents=True)
+    shutil.copy(stack.installation.simulator / "libcuda.so.1", folder / "libcuda.so.560.35.03")
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.560.35.03")
+    return folder
+
+
+def mount(bundle: Bundle, source: Path, destination: str) -> None:
+    entry = {"type": "bind", "source": str(source), "options": ["rbind", "ro"]}
+    bundle.config["mounts"].append({**entry, "destination": destination})
+
+
+def of_the_image(bundle: Bundle, _volume: Path) -> str:
+    own_driver(bundle.stack, bundle.rootfs / "env/lib")
+    return "/nowhere:/env/lib"
+
+
+def of_the_working_directory(bundle: Bundle, _volume: Path) -> str:
+    own_driver(bundle.stack, bundle.rootfs / "env/lib")
+    bundle.config["process"]["cwd"] = "/env/lib"
+    return ":/usr/lib"
+
+
+def for_newer_processors(bundle: Bundle, _volume: Path) -> str:
+    own_driver(bundle.stack, bundle.rootfs / "env/lib/glibc-hwcaps/x86-64-v2")
+    return "/env/lib"
+
+
+def of_a_volume(bundle: Bundle, volume: Path) -> str:
+    own_driver(bundle.stack, volume / "lib")
+    mount(bundle, volume, "/env")
+    return "/env/lib"
+
+
+def of_a_mounted_file(bundle: Bundle, volume: Path) -> str:
+    file = own_driver(bundle.stack, volume / "lib") / "libcuda.so.560.35.03"
+    mount(bundle, file, "/env/lib/libcuda.so.1")
+    return "/env/lib"
+
+
+PLACES = [of_the_image, of_the_working_directory, for_newer_processors, of_a_volume]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("place", [*PLACES, of_a_mounted_file])
+def test_a_driver_that_a_program_searches_first_is_behind_the_filter(
+    stack: Stack, tmp_path: Path, place: Callable[[Bundle, Path], str]
+) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    try:
+        path = place(bundle, tmp_path / "volume")
+        found = output(bundle, PROGRAM, "info", env=(f"LD_LIBRARY_PATH={path}",))
+    finally:
+        bundle.remove()
+    assert json.loads(found[-1])["device_total"] == 4 * GIB
+    assert sorted(file.name for file in (tmp_path / "volume/lib").glob("*")) in (
+        [],
+        ["libcuda.so.1", "libcuda.so.560.35.03"],
+    )

@@ -13,6 +13,7 @@ import errno
 import functools
 import itertools
 import os
+import re
 import signal
 import stat
 import threading
@@ -29,6 +30,7 @@ from gpushare.oci.bounded_read import read_at_most
 _PROC: Final = Path("/proc")
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _MOST_BYTES: Final = 1 << 20
+_MOST_PATH: Final = 256
 _PF_FORKNOEXEC: Final = 0x40  # linux/sched.h; the flags in /proc/PID/stat
 # Which of v1's hierarchies names a container best: one that every runtime puts containers into and
 # that no tenant can leave. "" is the unified one.
@@ -197,6 +199,24 @@ def may_map(pid: int, inode: int) -> bool:
     # address, permissions, offset, device, inode, path (proc(5)): no other field between spaces is
     # decimal, but for words of a path
     return len(maps) >= _MOST_BYTES or b" %d " % inode in maps
+
+
+_DRIVER: Final = re.compile(
+    rb" ([0-9]+) +(/[^\n]*/libcuda\.so[.0-9]*)(?: \(deleted\))?\n", re.ASCII
+)
+
+
+def mapped_driver(pid: int, filter_inode: int) -> str:
+    """Return the path of the libcuda that the process has mapped, as it sees it; "" for none.
+
+    "" also if it has mapped the interposer library. What a process maps is its choice: a claim.
+    """
+    try:
+        mapped = {int(inode): path for inode, path in _DRIVER.findall(_read(pid, "maps"))}
+    except OSError:
+        return ""
+    path = b"" if filter_inode in mapped else next(iter(mapped.values()), b"")
+    return os.fsdecode(path[:_MOST_PATH]).encode(errors="replace").decode()
 
 
 def owner_of(pid: int) -> int | None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
 from gpushare.daemon.core.log import log
+from gpushare.daemon.lifecycle.volume_libraries import find_libraries
 from gpushare.daemon.limits import AUDITED, INTERPOSER
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import LoadedDriver, Node
@@ -36,7 +38,15 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.mounts import SHARED_MEMORY
 from gpushare.host.numa import Bound, bind
-from gpushare.oci import container, cuda_compat, driver_files, elf, ldcache, loader
+from gpushare.oci import (
+    container,
+    cuda_compat,
+    driver_files,
+    elf,
+    ldcache,
+    loader,
+    search_path,
+)
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.container import OURS, LibraryTree
 from gpushare.oci.cuda_compat import Compat, CompatError
@@ -48,6 +58,26 @@ from gpushare.oci.spec import Spec
 
 # Each container has its own, and no program finds the driver by it.
 _HOSTNAME: Final = "HOSTNAME="
+#: What engines mount by themselves: no folder of it is searched for libcuda.
+_OF_ENGINES: Final = frozenset(
+    {
+        *(
+            "/proc",
+            "/dev",
+            "/dev/pts",
+            SHARED_MEMORY,
+            "/dev/mqueue",
+            "/sys",
+            "/sys/fs/cgroup",
+            "/run",
+        ),
+        *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"),
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+    }
+)
+_NO_ANSWER: Final = (
+    "not looked at: a volume does not answer. A libcuda in it would be used as it is"
+)
 
 
 class ContainerEditor:
@@ -81,6 +111,31 @@ class ContainerEditor:
 
         IncompatibleImage, CoveredPath, CdiError, OSError: it cannot have its cards.
         """
+        return self._with_volumes(self._edits_of_image())
+
+    def _with_volumes(self, edits: Edits) -> Edits:
+        """Return `edits` with the filters over libraries of volumes that programs find first."""
+        bound = {mount.get("destination") for mount in self._original.entries("mounts")}
+        if not self._record.shared or bound <= _OF_ENGINES:
+            return edits
+        engines = container.engine_mounts(self._original, self._image)
+        paths = container.single_libraries(self._searched, engines, self._image)
+        folders = container.volume_folders(self._searched, engines, self._image)
+        if folders:
+            found = find_libraries([(folder.source, folder.path) for folder in folders])
+            if found is None:
+                self._keep([_NO_ANSWER])
+            paths += [f"{folders[number].destination}{path}" for number, path in found or ()]
+        mounts = container.covered(_filters(self._libraries), dict.fromkeys(paths))
+        return replace(edits, mounts=(*edits.mounts, *mounts))
+
+    @cached_property
+    def _searched(self) -> tuple[str, ...]:
+        process = self._original.at("process") or {}
+        directory = process.get("cwd") or "/"
+        return search_path.searched(self._original.variables, str(directory), self._image)
+
+    def _edits_of_image(self) -> Edits:
         node, image, prepared = self._node, self._image, self._state.prepared_images
         tree = mount_libraries(node, self._state.mounts) if self._can_have_tree() else None
         made_under = (self._driver.files, self._driver.cards, self._driver.nvml, node.config)
@@ -130,6 +185,7 @@ class ContainerEditor:
             extra=chosen.extra,
             # The UUID of its card, if it has the nodes of others, to which it may move.
             visible=names[0][0] if len(names) > len(self._record.allocations) else "",
+            searched=self._searched,
         )
 
     def _as_prepared(self, known: PreparedImage) -> Edits:

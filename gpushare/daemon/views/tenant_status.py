@@ -6,15 +6,18 @@ This module changes no state.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.eviction.evictions import kill_hangs
 from gpushare.daemon.identity import processes
+from gpushare.daemon.limits import INTERPOSER
 from gpushare.daemon.node import Node
 from gpushare.daemon.observe.sampler import mps_clients
 from gpushare.daemon.observe.time_limits import ends_at, is_near, seconds_left
@@ -23,6 +26,7 @@ from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import CardShares, card_index, driver_bytes, tenant_row
+from gpushare.oci.driver_files import CUDA
 from gpushare.protocol import MAX_REPLY_BYTES
 from gpushare.protocol.rows import (
     Intervention,
@@ -44,6 +48,7 @@ _SHORTENED: Final[tuple[Literal["processes", "warnings", "notes"], ...]] = (
     "notes",
 )
 _MOST_PROCESSES: Final = 192
+_MOST_OWN_DRIVERS: Final = 2  # processes whose mappings are read for one row
 _MOST_USES: Final = 256  # of all processes together, one for each card that a process uses
 
 
@@ -62,6 +67,12 @@ def tenant_status(
     """Return one row of `gpushare ps`; `lookups` are those of the other rows of the answer."""
     lookups = lookups or StatusLookups(state.node, state.ledger)
     row = tenant_row(record, state, lookups)
+    pages = state.tenants.pages.get(record.key)
+    listed: list[TenantProcessUse] = []
+    if record.state == "bound":
+        claims = () if pages is None else pages.claims()
+        listed = processes_of(record, claims, state.node, state.observed, lookups.cgroups)
+    warnings = warnings_of(record, row["cards"], row["interventions"], state)
     return _within_packet(
         {
             **row,
@@ -71,10 +82,10 @@ def tenant_status(
             "mps": _mps(record, state),
             "over_quota_action": state.node.over_quota_action(record) if record.shared else "",
             "ends_at": ends_at(record),
-            "processes": _process_rows(record, state, lookups) if record.state == "bound" else [],
+            "processes": _process_rows(listed, state.node),
             "quota": {key: recorded_text(value) for key, value in record.quota.items()},
             "notes": list(record.notes),
-            "warnings": list(warnings_of(record, row["cards"], row["interventions"], state)),
+            "warnings": [*warnings, *own_driver_warnings(record, listed, state.node)],
         }
     )
 
@@ -151,17 +162,12 @@ def processes_of(
     return listed + [TenantProcessUse(member, None, used[member.pid]) for member in unaccounted]
 
 
-def _process_rows(
-    record: TenantRecord, state: DaemonState, lookups: StatusLookups
-) -> list[TenantProcess]:
-    pages = state.tenants.pages.get(record.key)
-    claims = () if pages is None else pages.claims()
-    listed = processes_of(record, claims, state.node, state.observed, lookups.cgroups)
+def _process_rows(listed: Sequence[TenantProcessUse], node: Node) -> list[TenantProcess]:
     running = {use.process.pid: (use.process, use.uses) for use in listed if use.process}
     rows: list[TenantProcess] = []
     left = _MOST_USES
     for _, (process, uses) in sorted(running.items())[:_MOST_PROCESSES]:
-        rows.append(_process_row(process, uses[:left], state.node))
+        rows.append(_process_row(process, uses[:left], node))
         left -= len(uses[:left])
     return rows
 
@@ -182,6 +188,32 @@ def _process_row(
 
 
 # --- what is wrong with it ---
+
+
+def own_driver_warnings(
+    record: TenantRecord, listed: Sequence[TenantProcessUse], node: Node
+) -> Iterator[str]:
+    """Yield which of a tenant's processes without an account have loaded another libcuda.
+
+    Whoever makes the container cannot know what a program loads by an RPATH or a path of its own.
+    """
+    if record.isolation != INTERPOSER:
+        return
+    ours = _inode(node.libraries / CUDA)
+    without = [use.process.pid for use in listed if use.claim is None and use.process]
+    for pid in without[:_MOST_OWN_DRIVERS]:
+        if path := processes.mapped_driver(pid, ours):
+            yield (
+                f"{record.title}: process {pid} has loaded {path} and not the interposer library: "
+                "it sees the whole card. Remove that file, or what its program finds it by "
+                "(LD_LIBRARY_PATH, an RPATH)"
+            )
+
+
+def _inode(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_ino
+    return 0
 
 
 def warnings_of(

@@ -15,7 +15,6 @@ from typing import Final
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.node import Node
-from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
@@ -30,7 +29,12 @@ from gpushare.daemon.views.rows import (
     process_kinds,
     tenant_card,
 )
-from gpushare.daemon.views.tenant_status import TenantProcessUse, charge_warnings, processes_of
+from gpushare.daemon.views.tenant_status import (
+    TenantProcessUse,
+    charge_warnings,
+    own_driver_warnings,
+    processes_of,
+)
 from gpushare.protocol.rows import (
     ShortfallReport,
     TenantCard,
@@ -49,7 +53,11 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
     """Return the report on a tenant, and the processes that belong to it."""
     pages, driver = state.tenants.pages.get(record.key), state.node.driver
     claims = () if pages is None else _bounded(pages.claims(), record, state.node)
-    holders = _holders(record, claims, state.node, state.observed)
+    listed: list[TenantProcessUse] = []
+    if record.state == "bound":
+        cgroups = processes.Cgroups.mounted()
+        listed = processes_of(record, claims, state.node, state.observed, cgroups)
+    holders = _holders(record, listed, state.node)
     report = Why(
         key=record.key,
         id=record.id,
@@ -70,7 +78,8 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
     charges = (
         charge_warnings(record, card, state.node, state.observed) for card in report["cards"]
     )
-    advice = [*chain.from_iterable(charges), *advice_for(report, holders)]
+    others = own_driver_warnings(record, listed, state.node)
+    advice = [*chain.from_iterable(charges), *others, *advice_for(report, holders)]
     report["advice"] = advice[:_MOST_ADVICE]
     return report, holders
 
@@ -153,13 +162,10 @@ def _card(
 
 
 def _holders(
-    record: TenantRecord, claims: Sequence[ProcessClaim], node: Node, observed: Observations
+    record: TenantRecord, listed: Sequence[TenantProcessUse], node: Node
 ) -> list[WhyProcess]:
     """Return the processes with an account, the largest first; then those without."""
-    if record.state != "bound":
-        return []
     places = [(part.uuid, card_index(part.uuid, node)) for part in record.allocations]
-    listed = processes_of(record, claims, node, observed, processes.Cgroups.mounted())
     rows = [_holder(holder, places) for holder in listed]
     return sorted(rows, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
 

@@ -61,6 +61,9 @@ def test_the_driver_that_is_loaded_past_the_filter_is_frozen(
         found = bundle.tenant
         assert found["cards"][0]["over_quota_state"] == "frozen"
         assert any("bypasses the interposer library" in one for one in found["warnings"])
+        why = audited.client.why(bundle.id)["advice"]
+        for said in (found["warnings"], why):
+            assert any("and not the interposer library" in one for one in said)
         end(bundle, tenant)
     bundle.remove()
 

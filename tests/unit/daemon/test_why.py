@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,3 +196,19 @@ def test_burst_shared_and_idle_memory_is_explained(bound: BoundTenant) -> None:
         "1 GiB is shared memory whose creator has exited. It is freed once no process maps it (4)"
     )
     assert why.accounting_drift(None, 0, 0).startswith("the driver does not report the memory")
+
+
+def test_a_process_that_has_mapped_another_driver_is_known_by_it(tmp_path: Path) -> None:
+    other, ours = tmp_path / "libcuda.so.560.35", tmp_path / "ours/libcuda.so.1"
+    ours.parent.mkdir()
+    for path in (other, ours):
+        path.write_bytes(bytes(4096))
+    inode = ours.stat().st_ino
+    assert processes.mapped_driver(os.getpid(), inode) == ""
+    with other.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        assert processes.mapped_driver(os.getpid(), inode) == str(other)
+        other.unlink()
+        assert processes.mapped_driver(os.getpid(), inode) == str(other)
+        with ours.open("rb") as own, mmap.mmap(own.fileno(), 0, access=mmap.ACCESS_READ):
+            assert processes.mapped_driver(os.getpid(), inode) == ""
+    assert processes.mapped_driver(0, inode) == ""
