@@ -3,12 +3,14 @@
 
 Its bytes are an image's, so they are reached beneath the root's descriptor, only regular files of a
 limited size are taken, and what is mounted is a copy that only root can change. Copies are
-kept by their content: however many images have the same compat package, there is one.
+kept by their content: however many images have the same compat package, there is one. Pages that
+are all zeros are holes in a copy, so that a file with holes takes no more than in its image.
 Source: NVIDIA, "CUDA Compatibility", forward compatibility.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -37,13 +39,16 @@ _NAME: Final = re.compile(r"(lib[a-z0-9_-]+)\.so\.([0-9]{3,}(?:\.[0-9]+)+)", re.
 _DRAFT: Final = "."
 _DRAFT_SECONDS: Final = 600.0  # until then a copy may be one that a starting container is to get
 _BLOCK: Final = 1 << 20
+_PAGE: Final = 4096
+_ZEROS: Final = bytes(_PAGE)
 _MOST_KNOWN: Final = 256
 _WAIT_SECONDS: Final = 0.1
 # Each takes up to MOST_BYTES of the disk before it counts.
 _copies: Final = threading.BoundedSemaphore(4)
 
-# The digest of a file that was read already: by device, inode, size and both times.
-_known: dict[tuple[int, ...], str] = {}
+# The digest of a file that was read already, and its bytes without holes: by device, inode, size
+# and both times.
+_known: dict[tuple[int, ...], tuple[str, int]] = {}
 
 
 class CompatError(ValueError):
@@ -132,13 +137,14 @@ class _Source:
 
 def _keep(source: _Source, store: Path, used: Collection[str]) -> Path:
     digests = {}
-    size = 0
+    length = size = 0
     for name, path in source.files():
         with _opened(source.rootfs, path) as fd:
-            size += os.fstat(fd).st_size
-            if size > MOST_BYTES:
+            length += os.fstat(fd).st_size
+            if length > MOST_BYTES:
                 raise CompatError(f"is over {MOST_BYTES >> 20} MiB")
-            digests[name] = _digest(fd, source.check)
+            digests[name], taken = _digest(fd, source.check)
+            size += taken
     target = store / _name(digests)
     if target.is_dir():
         os.utime(target)
@@ -174,41 +180,67 @@ def _copy(source: _Source, store: Path, size: int) -> Path:
 
 
 def _copied(source: int, target: Path, limit: int, check: Callable[[], None]) -> str:
-    """Copy a file of at most `limit` bytes and return the digest of the copy."""
-    digest = hashlib.sha256()
+    """Copy a file of at most `limit` bytes beside its holes; return the digest of the copy."""
+    length = os.fstat(source).st_size
+    digest = _new_digest(length)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(target, flags, 0o600)
     with os.fdopen(fd, "wb") as file:
-        for block in _blocks(source, check):
-            limit -= len(block)
+        file.truncate(length)
+        for offset, page in _pages(source, length, check):
+            limit -= len(page)
             if limit < 0:
                 raise CompatError("grows while it is copied")
-            digest.update(block)
-            file.write(block)
+            _add(digest, offset, page)
+            file.seek(offset)
+            file.write(page)
         os.fchmod(file.fileno(), 0o644)
     return digest.hexdigest()
 
 
-def _digest(fd: int, check: Callable[[], None]) -> str:
+def _digest(fd: int, check: Callable[[], None]) -> tuple[str, int]:
+    """Return the digest of a file, and how many bytes it has beside its holes."""
     status = os.fstat(fd)
     key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     known = _known.get(key)
     if known is None:
-        digest = hashlib.sha256()
-        for block in _blocks(fd, check):
-            digest.update(block)
+        digest, size = _new_digest(status.st_size), 0
+        for offset, page in _pages(fd, status.st_size, check):
+            _add(digest, offset, page)
+            size += len(page)
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        known = _known[key] = digest.hexdigest()
+        known = _known[key] = digest.hexdigest(), size
     return known
 
 
-def _blocks(fd: int, check: Callable[[], None]) -> Iterator[bytes]:
+def _new_digest(length: int) -> hashlib._Hash:
+    return hashlib.sha256(length.to_bytes(8, "little"))
+
+
+def _add(digest: hashlib._Hash, offset: int, page: bytes) -> None:
+    digest.update(offset.to_bytes(8, "little"))
+    digest.update(page)
+
+
+def _pages(fd: int, length: int, check: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and bytes of each page that is not all zeros; holes are not read."""
     offset = 0
-    while block := os.pread(fd, _BLOCK, offset):
+    while offset < length:
         check()
+        try:
+            offset = max(offset, os.lseek(fd, offset, os.SEEK_DATA) // _PAGE * _PAGE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return
+        block = os.pread(fd, min(_BLOCK, length - offset), offset)
+        if not block:
+            return
+        for start in range(0, len(block), _PAGE):
+            page = block[start : start + _PAGE]
+            if page != _ZEROS[: len(page)]:
+                yield offset + start, page
         offset += len(block)
-        yield block
 
 
 @contextmanager
@@ -251,4 +283,5 @@ def _folders(store: Path) -> list[Path]:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
+    """Return what the files take of the disk."""
+    return sum(512 * path.stat().st_blocks for path in folder.iterdir())

@@ -626,6 +626,24 @@ def test_a_package_of_endless_size_is_refused_unread(
         cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
 
 
+def test_holes_of_a_library_stay_holes(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
+    """Five such images would take 1.5 GB of the host; zeros that were written take nothing."""
+    library = package(root) / f"libcuda.so.{NEWER}"
+    os.truncate(library, 300 << 20)
+    with library.open("r+b") as file:
+        file.seek(200 << 20)
+        file.write(bytes(1 << 20) + b"end")
+    copy = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat") / library.name
+    assert copy.stat().st_size == 300 << 20
+    assert 512 * copy.stat().st_blocks < 1 << 20
+    with library.open("rb") as ours, copy.open("rb") as its:
+        for offset in (0, 200 << 20, 201 << 20):
+            assert os.pread(ours.fileno(), 8192, offset) == os.pread(its.fileno(), 8192, offset)
+    longer = package(root, padding=bytes(5000))
+    assert cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat") != copy.parent
+    assert longer.exists()
+
+
 def test_a_full_store_removes_the_oldest_unused_copy(
     root: Path, rootfs: Rootfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -635,7 +653,7 @@ def test_a_full_store_removes_the_oldest_unused_copy(
         package(root, padding=bytes([number]) * 1000)
         copies.append(cuda_compat.keep(rootfs, found(rootfs), store))
         os.utime(copies[-1], (number, number))
-    one = sum(path.stat().st_size for path in copies[0].iterdir())
+    one = sum(512 * path.stat().st_blocks for path in copies[0].iterdir())
     monkeypatch.setattr(cuda_compat, "STORE_BYTES", 3 * one)
     package(root, padding=b"x" * 1000)
     fourth = cuda_compat.keep(rootfs, found(rootfs), store, used={copies[0].name})
