@@ -78,7 +78,6 @@ _DEFAULTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "policy": ("policy", _as_it_is),
     "mode": ("shared_by_default", lambda mode: mode == "shared"),
     "placement": ("placement", _as_it_is),
-    "numa": ("numa", _as_it_is),
 }
 _MAX_PER_REQUEST: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "memory": ("memory_bytes", parse_size),

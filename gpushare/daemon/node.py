@@ -16,7 +16,6 @@ from gpushare.daemon.policy import CHOICES, Choice
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-from gpushare.host.numa import Numa
 from gpushare.oci.driver_files import DriverFiles, simulator_env
 from gpushare.oci.elf import Platform
 from gpushare.settings import INTERPOSER, CardRule
@@ -65,7 +64,6 @@ class Node:
     overrides: Overrides  # what operators set for containers, by settings_key of a record
     card_overrides: Overrides  # by the card's uuid
     labels: Overrides  # settings of the node, by the label that sets them
-    numa: Numa = field(default_factory=Numa)
     driver: LoadedDriver | None = None
     no_driver_reason: str = ""
     fingerprint: object = None  # driver_fingerprint() of the driver as it was last taken over

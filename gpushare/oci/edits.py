@@ -17,8 +17,6 @@ from typing import Any, Final, Literal, TypeAlias
 from gpushare.oci.spec import Spec, SpecError
 
 RECORD: Final = "x-gpushare"
-CPUS: Final = ("linux", "resources", "cpu", "cpus")
-MEMS: Final = ("linux", "resources", "cpu", "mems")
 
 SpecPath: TypeAlias = tuple[str, ...]
 SpecItem: TypeAlias = Any  # an element of one of a spec's lists: an object, or a string of env
@@ -37,7 +35,6 @@ STAGES: Final = (
 )
 HOOKS: Final[tuple[SpecPath, ...]] = tuple(("hooks", stage) for stage in STAGES)
 LISTS: Final[tuple[SpecPath, ...]] = (ENV, MOUNTS, DEVICES, RULES, *HOOKS)
-TEXTS: Final[tuple[SpecPath, ...]] = (CPUS, MEMS)
 
 
 @dataclass(frozen=True)
@@ -131,17 +128,12 @@ class Hook:
 
 @dataclass(frozen=True)
 class Edits:
-    """The edits of one container. Mounts are made in this order, after those of the engine.
-
-    `cpus` and `mems` stand in place of what the spec says; empty: that stays.
-    """
+    """The edits of one container. Mounts are made in this order, after those of the engine."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    cpus: str = ""
-    mems: str = ""
 
 
 def apply(spec: Spec, edits: Edits, taken: Mapping[SpecPath, Sequence[int]] | None = None) -> Spec:
@@ -158,9 +150,6 @@ def apply(spec: Spec, edits: Edits, taken: Mapping[SpecPath, Sequence[int]] | No
     for path in LISTS:
         change = _Change(path, added.get(path, []), set((taken or {}).get(path, ())))
         edited = change.apply(edited, edits, record)
-    for path, text in zip(TEXTS, (edits.cpus, edits.mems), strict=True):
-        if text:
-            edited = _set(edited, path, text, record)
     if not record:
         return spec
     return edited.with_value((RECORD,), record)
@@ -178,10 +167,6 @@ def strip(spec: Spec) -> Spec:
         raise SpecError(f"{RECORD} is not an object")
     stripped = spec.with_value((RECORD,), None)
     try:
-        for path in reversed(TEXTS):
-            change = record.get(".".join(path))
-            if change is not None:
-                stripped = _unset(stripped, path, change)
         for path in reversed(LISTS):
             change = record.get(".".join(path))
             if change is not None:
@@ -260,27 +245,6 @@ def _missing(spec: Spec, path: SpecPath) -> list[tuple[int, bool]]:
     return levels
 
 
-def _set(spec: Spec, path: SpecPath, text: str, record: dict[str, Any]) -> Spec:
-    """Put `text` at `path`, and note what was there."""
-    note: dict[str, Any] = {"set": text}
-    missing = _missing(spec, path)
-    if missing:
-        note["made"] = [list(part) for part in missing]
-    else:
-        note["was"] = spec.at(*path)
-    record[".".join(path)] = note
-    return spec.with_value(path, text)
-
-
-def _unset(spec: Spec, path: SpecPath, change: Mapping[str, Any]) -> Spec:
-    """Put back what was there; what another program has written since stays."""
-    if spec.at(*path) != change["set"]:
-        return spec
-    if "was" in change:
-        return spec.with_value(path, change["was"])
-    return _unmake(spec, path, change["made"], text=True)
-
-
 def _undo(spec: Spec, path: SpecPath, change: Mapping[str, Any]) -> Spec:
     entries = list(spec.entries(*path))
     for entry in change.get("added", ()):
@@ -295,10 +259,8 @@ def _undo(spec: Spec, path: SpecPath, change: Mapping[str, Any]) -> Spec:
     return _unmake(spec, path, made)
 
 
-def _unmake(
-    spec: Spec, path: SpecPath, levels: Sequence[tuple[int, bool]], *, text: bool = False
-) -> Spec:
-    stripped = spec.with_value(path, None) if text else spec
+def _unmake(spec: Spec, path: SpecPath, levels: Sequence[tuple[int, bool]]) -> Spec:
+    stripped = spec
     for length, was_null in sorted(levels, reverse=True):
         here = path[:length]
         rest = stripped.at(*here)

@@ -61,7 +61,6 @@ class Defaults:
     policy: str | None = None
     shared_by_default: bool = False
     placement: str | None = None
-    numa: str | None = None
     own: frozenset[str] = field(default_factory=frozenset, compare=False)
 
     def labelled(self, settings: Mapping[str, NodeSetting]) -> Defaults:
@@ -80,9 +79,8 @@ class Defaults:
         """
         if not layer and not has_cards:
             return
-        for key in ("placement", "numa"):
-            if (default := getattr(self, key)) is not None:
-                _put(layer, key, default, default)
+        if self.placement is not None:
+            _put(layer, "placement", self.placement, self.placement)
         whole = requests_whole_cards(layer, has_cards=has_cards)
         fills = not whole or (self.shared_by_default and "cores" not in layer)
         if self.memory_bytes is not None and fills and not requests_memory(layer):

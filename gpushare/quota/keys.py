@@ -277,14 +277,6 @@ KEYS: Final[Mapping[str, Key]] = {
             "otherwise topology.",
         ),
         Key(
-            "numa",
-            "numa",
-            Choice(("none", "bind")),
-            prefer("bind"),
-            "bind: use only those CPUs and NUMA nodes of the container's set that its cards are "
-            "on. Default: none.",
-        ),
-        Key(
             "oversubscribe",
             "oversubscribe",
             parse_oversubscription,

@@ -360,7 +360,6 @@ _NEVER_ENLARGE: Final = frozenset(
         "deny",
         "compute-capability",
         "placement",
-        "numa",
         IDLE_AFTER,
         TIME_LIMIT,
         PROFILE,

@@ -178,7 +178,6 @@ class QuotaRequest:
     priority: int | None = None
     class_: str | None = None
     placement: str | None = None
-    numa: str | None = None
     oversubscribe: str | None = None
     backend: str | None = None
     idle_after_seconds: int | None = None

@@ -52,7 +52,7 @@ from gpushare.daemon.placement.model import (
     Links,
     MigInstance,
 )
-from gpushare.host.numa import Numa
+from gpushare.host.numa import node_of
 from gpushare.protocol.rows import CardSensors
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
@@ -122,7 +122,7 @@ def _links(answer: Mapping[str, Any], instances: Sequence[Card]) -> Links:
     an instance is its card's.
     """
     try:
-        links = links_from_facts(answer["topology"], Numa().node_of)
+        links = links_from_facts(answer["topology"], node_of)
     except (KeyError, TypeError, ValueError):
         links = NO_LINKS
     nodes = {

@@ -3,8 +3,6 @@
 
 The result for an image is kept (oci/image_view.py) if nothing had to be noted of the
 container, it has no driver of its own, and no volume is in the way: that is nearly every container.
-
-`numa: bind` keeps a container's CPUs and memory to the NUMA nodes of its cards.
 """
 
 from __future__ import annotations
@@ -31,13 +29,12 @@ from gpushare.daemon.limits import AUDITED, INTERPOSER
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.placement.model import NO_NODE, Card
+from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.mounts import SHARED_MEMORY
-from gpushare.host.numa import Bound, bind
 from gpushare.oci import (
     container,
     cuda_compat,
@@ -240,25 +237,6 @@ class ContainerEditor:
             for card in (*own, *others)
         ]
 
-    def numa_binding(self) -> Bound:
-        """Return the CPUs and memory nodes that the container keeps; problems are noted.
-
-        Where the node of one of its cards is not known, all of it: its CPUs may be anywhere.
-        """
-        numa, uuids = self._node.numa, [part.uuid for part in self._record.allocations]
-        nodes = {uuid: self._driver.links.node(uuid) for uuid in uuids}
-        if NO_NODE in nodes.values():
-            unknown = [str(card.index) for card in self._own if nodes[card.uuid] == NO_NODE]
-            cards = ", ".join(unknown)
-            note = f"numa: bind: the NUMA node of card {cards} is not known: left as is"
-            binding = Bound(notes=(note,))
-        else:
-            path = self._original.at("linux", "cgroupsPath")
-            allowed = numa.allowed(path if isinstance(path, str) else "")
-            binding = bind(self._original, numa.of(nodes.values()), allowed)
-        self._keep(binding.notes)
-        return binding
-
     def with_server(self, edits: Edits, servers: MpsSupervisor) -> Edits:
         """Return `edits` with what makes the container a client of its card's MPS server.
 
@@ -418,7 +396,6 @@ class ContainerEditor:
 
 
 _OF_A_MOUNT: Final = ("destination", "type", "options")
-BIND: Final = "bind"
 #: A client connects to the socket without a writable mount (unix_find_bsd, net/unix/af_unix.c).
 _PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")

@@ -312,9 +312,6 @@ class _Creation:
             changes = editor.edits()
         if record.isolation == MPS:
             changes = editor.with_server(changes, self._servers)
-        if request.quota.numa == container_edits.BIND:
-            cpuset = editor.numa_binding()
-            changes = replace(changes, cpus=cpuset.cpus, mems=cpuset.mems)
         return edits.apply(original, changes, request.placed.taken)
 
 

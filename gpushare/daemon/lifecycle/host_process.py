@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare import abi
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.container_names import NAME, find_conflict
-from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, follow_reservation, reserve
 from gpushare.daemon.node import Node
@@ -34,9 +33,6 @@ from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request_policy import ResolvedRequest
 
-_NOT_BOUND = (
-    "--numa bind was not applied: it is only for containers. Put numactl(8) before the command"
-)
 FILTER_DIR = Path("/opt/gpushare/lib")
 
 
@@ -71,8 +67,6 @@ def open_tenant(
     )
     quota = terms.idle.limit(parsed.valid())
     effective = resolve_request(quota)
-    if quota.numa == BIND and quota.requested["numa"].source.kind == "option":
-        effective = replace(effective, notes=(*effective.notes, _NOT_BOUND))
     request = ResolvedRequest(quota, effective, terms)
     refuse_for_user(request, rootless=command.rootless)
     key = secrets.token_hex(8)

@@ -35,7 +35,6 @@ _ANY: Final = (
     "deny",
     "compute_capability",
     "placement",
-    "numa",
     "oversubscribe",
     "backend",
     "idle_after_seconds",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement: which card is taken, what a refusal says, NUMA nodes, and cordoned cards."""
+"""Placement: which card is taken, what a refusal says, and cordoned cards."""
 
 from __future__ import annotations
 
@@ -36,12 +36,10 @@ from gpushare.daemon.placement.request import (
     TenantCardUsage,
 )
 from gpushare.daemon.service.control_server import refusal_packet
-from gpushare.host.numa import Numa
 from gpushare.protocol import CODE_NOT_FOUND
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode
 
 from . import fakes
-from .bundles import BundleToCreate
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
 from .operations import entry_of, opened
 
@@ -267,71 +265,6 @@ def test_the_set_that_is_taken_is_the_best_by_its_strategy(
             place_request(ask, FIVE, CLOSE)
     else:
         assert indices(place_request(ask, FIVE, CLOSE)) == taken
-
-
-ASKED = ("GPUSHARE_MEMORY=1GiB", "GPUSHARE_NUMA=bind")
-
-
-@pytest.fixture
-def numa(tmp_path: Path) -> Numa:
-    found = Numa(tmp_path / "sys", tmp_path / "proc")
-    folder = found.sys / "devices/system/node"
-    for number, cpus in enumerate(("0-3", "4-7")):
-        (folder / f"node{number}").mkdir(parents=True)
-        (folder / f"node{number}" / "cpulist").write_text(f"{cpus}\n")
-    (folder / "has_memory").write_text("0-1\n")
-    (found.proc / "self").mkdir(parents=True)
-    (found.proc / "self/status").write_text("Cpus_allowed_list:\t0-7\nMems_allowed_list:\t0-1\n")
-    return found
-
-
-@pytest.fixture
-def node(tmp_path: Path, numa: Numa) -> Iterator[FakeDaemon]:
-    driver = FakeDriver(*(fakes.card(index) for index in range(2)))
-    with fakes.node(tmp_path / "node", driver) as made:
-        driver.near = Links({}, {fakes.card(0).uuid: 1, fakes.card(1).uuid: 0})
-        made.node.numa = numa
-        yield made
-
-
-def cpuset(container: BundleToCreate) -> tuple[str | None, str | None]:
-    cpu = container.document()["linux"]["resources"].get("cpu", {})
-    return cpu.get("cpus"), cpu.get("mems")
-
-
-def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: FakeDaemon) -> None:
-    container = BundleToCreate(tmp_path / "b", *ASKED)
-    before = container.document()
-    container.create(node)
-    assert cpuset(container) == ("4-7", "1")
-    # A second start begins with what the engine wrote.
-    container.create(node)
-    assert container.document()["x-gpushare"]["linux.resources.cpu.cpus"]["set"] == "4-7"
-    assert "cpu" not in before["linux"]["resources"]
-
-
-def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(
-    tmp_path: Path, node: FakeDaemon
-) -> None:
-    linux = {"resources": {"cpu": {"cpus": "0-1", "mems": "0"}}}
-    container = BundleToCreate(tmp_path / "b", *ASKED, linux=linux)
-    key = container.create(node)["key"]
-    assert cpuset(container) == ("0-1", "0")
-    assert node.ledger.entries[key].notes == (
-        "numa: bind: it may have CPUs 0-1, but its cards are on 4-7: left unchanged",
-        "numa: bind: it may have memory nodes 0, but its cards are on 1: left unchanged",
-    )
-
-
-def test_where_the_node_of_its_card_is_not_known_it_starts_as_it_was(
-    tmp_path: Path, node: FakeDaemon
-) -> None:
-    node.node.loaded().nvml.near = Links()  # type: ignore[attr-defined]
-    container = BundleToCreate(tmp_path / "b", *ASKED)
-    key = container.create(node)["key"]
-    assert cpuset(container) == (None, None)
-    [note] = node.ledger.entries[key].notes
-    assert note == "numa: bind: the NUMA node of card 0 is not known: left as is"
 
 
 FILE = Path("/etc/gpushare/gpushare.yaml")

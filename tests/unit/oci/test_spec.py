@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spec is read in proportion to its size, edited, and kept to NUMA nodes."""
+"""A spec is read in proportion to its size, and edited."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.host.numa import Cpuset, bind, parse, shown
-from gpushare.oci import cdi, driver_files, edits, ldcache
+from gpushare.oci import cdi, driver_files, ldcache
 from gpushare.oci import edits as editing
 from gpushare.oci import spec as specs
 from gpushare.oci.edits import LISTS, RECORD, Device, Edits, Hook, Mount, SpecPath
@@ -433,59 +432,3 @@ def test_a_second_pass_changes_nothing(data: st.DataObject) -> None:
     first = specs.dump(editing.apply(Spec(document), edits, taken))
     original = editing.strip(specs.parse(first))
     assert specs.dump(editing.apply(original, edits, taken)) == first
-
-
-CPUS = st.frozensets(st.integers(0, 40), max_size=12)
-NEAR = Cpuset(frozenset(range(8, 16)), frozenset({1}))
-ALL = Cpuset(frozenset(range(16)), frozenset({0, 1}))
-
-
-def spec(**cpu: Any) -> Spec:
-    return Spec({"linux": {"resources": {"cpu": cpu}}} if cpu else {})
-
-
-def test_where_no_cpu_is_left_the_cpuset_stays_and_is_reported() -> None:
-    found = bind(spec(cpus="0-3", mems="0"), NEAR, ALL)
-    assert (found.cpus, found.mems) == ("", "")
-    assert found.notes == (
-        "numa: bind: it may have CPUs 0-3, but its cards are on 8-15: left unchanged",
-        "numa: bind: it may have memory nodes 0, but its cards are on 1: left unchanged",
-    )
-
-
-@pytest.mark.parametrize("text", ["a", "3-1"])
-def test_a_cpuset_that_is_no_list_stays_and_is_reported(text: str) -> None:
-    found = bind(spec(cpus=text, mems="0-1"), NEAR, ALL)
-    assert (found.cpus, found.mems) == ("", "1")
-    assert f"cpu.cpus {text!r} is not a list of CPUs: left unchanged" in found.notes[0]
-
-
-@given(st.one_of(st.none(), CPUS), CPUS, CPUS)
-def test_the_cpuset_never_exceeds_the_one_before(
-    said: frozenset[int] | None, near: frozenset[int], allowed: frozenset[int]
-) -> None:
-    given_before = said or allowed
-    document = spec(cpus=shown(said)) if said else spec(shares=2)
-    found = bind(document, Cpuset(near), Cpuset(allowed))
-    if found.cpus:
-        assert parse(found.cpus) == given_before & near
-    else:
-        assert not given_before & near
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        {"linux": None},
-        {"linux": {"resources": {"cpu": None}}},
-        {"linux": {"resources": {"cpu": {"cpus": "0-15", "mems": None}}}},
-        {"linux": {"resources": {"cpu": {"shares": 2}, "memory": {"limit": 5}}}},
-    ],
-)
-def test_strip_restores_the_cpuset(document: dict[str, Any]) -> None:
-    original = Spec(document)
-    edited = edits.apply(original, Edits(cpus="8-15", mems="1"))
-    assert edited.at("linux", "resources", "cpu", "cpus") == "8-15"
-    assert edited.at("linux", "resources", "cpu", "mems") == "1"
-    assert edits.strip(edited).document == document

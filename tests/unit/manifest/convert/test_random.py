@@ -39,7 +39,6 @@ REQUESTS = st.fixed_dictionaries(
         "priority": st.integers(0, 9).map(str),
         "class": st.sampled_from(["online", "offline"]),
         "placement": st.sampled_from(["binpack", "spread", "topology"]),
-        "numa": st.sampled_from(["none", "bind"]),
         "idle-after": st.sampled_from(["90s", "30m", "2h", "7d"]),
         "time-limit": st.sampled_from(["90s", "30m", "8h"]),
         "backend": st.sampled_from(["driver", "interposer", "exclusive", "mps"]),
