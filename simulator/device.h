@@ -95,9 +95,7 @@ struct sim_profile {
 	uint32_t nvlinks;      /* and the number of links with each */
 	uint32_t launch_bytes; /* of its own memory, the driver reads and writes that much for each
 				  launch */
-	uint32_t
-		rounding_bytes; /* of buffers, to multiples of this; 0: as NVIDIA's driver rounds */
-	uint32_t reserved[6];
+	uint32_t reserved[7];
 };
 
 struct sim_header {

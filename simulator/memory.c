@@ -193,33 +193,12 @@ static CUresult take_whole(CUcontext context, size_t bytes, CUdeviceptr *pointer
 	return CUDA_SUCCESS;
 }
 
-/* As another driver does it: each buffer by itself, and no block is counted. */
-static CUresult take_rounded(
-	CUcontext context, size_t bytes, uint32_t rounding, CUdeviceptr *pointer)
-{
-	size_t counted = (bytes + rounding - 1) / rounding * rounding;
-	CUresult result = take_whole(context, bytes, pointer);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	struct region *region = region_at(*pointer);
-
-	card_lock(context->card);
-	card_release(context->card, region->counted_bytes - counted);
-	card_unlock(context->card);
-	region->counted_bytes = counted;
-	return CUDA_SUCCESS;
-}
-
 CUresult memory_take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-	uint32_t rounding = card_profile(context->card)->rounding_bytes;
 
 	space_take();
-	if (space_ready() && rounding)
-		result = take_rounded(context, bytes, rounding, pointer);
-	else if (space_ready())
+	if (space_ready())
 		result = bytes > SMALL_BYTES ? take_whole(context, bytes, pointer)
 					     : take_shared(context, bytes, pointer);
 	space_drop();

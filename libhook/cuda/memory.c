@@ -15,8 +15,7 @@
 
 /* NVIDIA's driver allocates a card's memory in blocks of 2 MiB (cuMemGetAllocationGranularity of
  * every card so far). Buffers of up to half a block share blocks, where they start at multiples of
- * 512 bytes; larger ones have blocks of their own. gpushared measures whether the driver at hand
- * rounds otherwise; all of the tenant's cards have the same driver. */
+ * 512 bytes; larger ones have blocks of their own. */
 #define BLOCK_BYTES (UINT64_C(2) << 20)
 #define SHARED_BYTES (BLOCK_BYTES / 2)
 
@@ -24,35 +23,12 @@
  * (CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT and measurements: never below). */
 #define PITCH_GUESS 512
 
-uint64_t shared_granule_bytes(void)
-{
-	uint32_t measured = pages.grant ? atomic_load_explicit(&grant_card(0)->granule_bytes,
-						  memory_order_relaxed)
-					: 0;
-
-	return measured ? measured : 512;
-}
-
-/* Apart: a division by what the compiler does not know takes longer. */
-__attribute__((noinline)) static uint64_t rounded_up(uint64_t bytes, uint64_t granule)
-{
-	return bytes <= UINT64_MAX - granule ? (bytes + granule - 1) / granule * granule
-					     : UINT64_MAX;
-}
-
 uint64_t linear_bytes(uint64_t requested)
 {
-	if (requested <= SHARED_BYTES) {
-		uint64_t granule = shared_granule_bytes();
+	const uint64_t multiple = requested <= SHARED_BYTES ? SHARED_GRANULE_BYTES : BLOCK_BYTES;
 
-		return __builtin_expect(granule == 512, 1) ? (requested + 511) & ~UINT64_C(511)
-							   : rounded_up(requested, granule);
-	}
-	uint32_t block = pages.grant ? atomic_load_explicit(
-					       &grant_card(0)->block_bytes, memory_order_relaxed)
-				     : 0;
-
-	return rounded_up(requested, block ? block : BLOCK_BYTES);
+	return requested <= UINT64_MAX - multiple ? (requested + multiple - 1) & ~(multiple - 1)
+						  : UINT64_MAX;
 }
 
 /* Kept out of the way of the most frequent of all calls. */

@@ -13,6 +13,6 @@ uint64_t linear_bytes(uint64_t requested);
 
 /* Small buffers, and parts of pools, start at multiples of so many bytes (cuMemAllocAsync:
  * "suitably aligned"; with NVIDIA's driver never observed below 512). */
-uint64_t shared_granule_bytes(void);
+#define SHARED_GRANULE_BYTES UINT64_C(512)
 
 #endif

@@ -53,10 +53,9 @@ static CUresult reserve(struct taking *taking, size_t bytes)
 	if (!pool_is_charged(taking->pool))
 		return CUDA_SUCCESS;
 	/* No quota is larger, and no sum overflows. */
-	const uint64_t granule = shared_granule_bytes();
-
-	taking->bytes = bytes < GPUSHARE_PENDING_BEGIN ? (bytes + granule - 1) / granule * granule
-						       : GPUSHARE_PENDING_BEGIN;
+	taking->bytes = bytes < GPUSHARE_PENDING_BEGIN
+				? (bytes + SHARED_GRANULE_BYTES - 1) & ~(SHARED_GRANULE_BYTES - 1)
+				: GPUSHARE_PENDING_BEGIN;
 	uint64_t live = atomic_fetch_add(&backing->live, taking->bytes) + taking->bytes;
 	taking->reserved = growth(backing, live, taking->bytes);
 	taking->is_looked_at = is_to_be_looked_at(taking);

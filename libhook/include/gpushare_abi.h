@@ -113,10 +113,7 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 		overhead_bytes;		/* the driver's figure for this tenant minus the ledger's */
 	_Atomic uint32_t cores_percent; /* 1..100; 0: not requested */
 	_Atomic uint32_t utilization_percent; /* the tenant's own, over the last second */
-	/* To multiples of how many bytes the driver rounds buffers up: those that share blocks, and
-	 * those with blocks of their own. 0: not measured. */
-	_Atomic uint32_t granule_bytes;
-	_Atomic uint32_t block_bytes;
+	uint32_t unused[2];
 	/* So much managed memory does not count against the quota, because host memory is reserved
 	 * for it (oversubscribe: host). */
 	_Atomic uint64_t managed_limit_bytes;

@@ -32,7 +32,7 @@ STRUCTS: Final = {
     "grant_header": "magic abi_version card_count generation unbound heartbeat_ns key evicted mps",
     "grant_card": (
         "uuid quota_bytes limit_bytes context_bytes overhead_bytes cores_percent "
-        "utilization_percent granule_bytes block_bytes managed_limit_bytes gate"
+        "utilization_percent managed_limit_bytes gate"
     ),
     "gate": (
         "mode epoch in_flight_max_ns timing_interval_ns wait_max_ns heartbeat_ns busy_ns "

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The size of a CUDA context on a card: measured once per model and driver version, then kept.
 
-`gpushare-probe` makes a context against the real driver, and NVML says what its process then holds;
-with it is measured to what the driver rounds buffers up (at the end of this file). Where that
-cannot be done (a card that is full) it is tried again later; until then the size is 0: a quota
-below one context is not refused, and what contexts take is overhead, counted a second later.
+`gpushare-probe` makes a context against the real driver, and NVML says what its process then holds.
+Where that cannot be done (a card that is full) it is tried again later; until then the size is 0: a
+quota below one context is not refused, and what contexts take is overhead, counted a second later.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.cards.nvml_client import Nvml
@@ -33,16 +32,8 @@ _LOOK_SECONDS: Final = 0.1
 _LOOKS: Final = 100
 
 
-class DriverFigures(NamedTuple):
-    """Measurements of a driver on cards of one model; 0: none, so that NVIDIA's is assumed."""
-
-    context_bytes: int
-    granule_bytes: int = 0  # small buffers are rounded up to a multiple of it
-    block_bytes: int = 0  # and large ones of this
-
-
 class ContextSizes:
-    """The figures, kept in `directory`. Any thread may ask.
+    """The sizes, kept in `directory`. Any thread may ask.
 
     `sizes` has the bytes that a context takes, by the card's model; a model that is not in it is
     not known yet. The mapping is replaced, never changed.
@@ -52,7 +43,7 @@ class ContextSizes:
         self._file = directory / _NAME
         self._driver_version = driver_version
         self._lock = threading.Lock()
-        self._measured: dict[str, DriverFigures] = self._read()
+        self._measured: dict[str, int] = self._read()
         self._settled = threading.Event()
         self._patience = 0.0
         self._publish()
@@ -87,25 +78,13 @@ class ContextSizes:
         with self._lock:
             return self._key(card) in self._measured
 
-    def rounding(self, card: Card) -> tuple[int, int]:
-        """Return to what the driver rounds small and large buffers up; 0 where it is not known."""
+    def keep(self, card: Card, context_bytes: int) -> None:
+        """Note a measured size, and write all to disk."""
         with self._lock:
-            figures = self._measured.get(self._key(card), DriverFigures(0))
-        return figures.granule_bytes, figures.block_bytes
-
-    def keep(self, card: Card, figures: DriverFigures) -> None:
-        """Note measured figures, and write them to disk."""
-        with self._lock:
-            self._measured = {**self._measured, self._key(card): figures}
+            self._measured = {**self._measured, self._key(card): context_bytes}
             measured = self._measured
             self._publish()
-        log(
-            "context-size-measured",
-            model=card.model,
-            bytes=figures.context_bytes,
-            granule_bytes=figures.granule_bytes,
-            block_bytes=figures.block_bytes,
-        )
+        log("context-size-measured", model=card.model, bytes=context_bytes)
         try:
             replace_file(self._file, (json.dumps(measured, indent=1) + "\n").encode(), 0o600)
         except OSError as error:
@@ -116,8 +95,8 @@ class ContextSizes:
         """Publish what is known of this driver."""
         version = f" {self._driver_version}"
         measured = {
-            key.removesuffix(version): figures.context_bytes
-            for key, figures in self._measured.items()
+            key.removesuffix(version): size
+            for key, size in self._measured.items()
             if key.endswith(version)
         }
         self.sizes: Mapping[str, int] = MappingProxyType(measured)
@@ -125,15 +104,11 @@ class ContextSizes:
     def _key(self, card: Card) -> str:
         return f"{card.model} {self._driver_version}"
 
-    def _read(self) -> dict[str, DriverFigures]:
+    def _read(self) -> dict[str, int]:
         try:
             contents = json.loads(self._file.read_text(encoding="utf-8"))
-            rows = {str(key): [int(value) for value in values] for key, values in contents.items()}
-            return {
-                key: DriverFigures(size, granule, block)
-                for key, (size, granule, block) in rows.items()
-                if size > 0 and granule >= 0 and block >= 0
-            }
+            sizes = {str(key): int(size) for key, size in contents.items()}
+            return {key: size for key, size in sizes.items() if size > 0}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 
@@ -149,8 +124,8 @@ class ContextProbe:
 
 def measure_context(
     card: Card, driver: Nvml, probe: ContextProbe, excuse: Callable[[int], None]
-) -> DriverFigures | None:
-    """Return the driver's figures for `card`, None (logged) if they are not known.
+) -> int | None:
+    """Return the size of a context on `card`, None (logged) if it is not known.
 
     `excuse` is called with the pid of the program that is run.
     """
@@ -190,41 +165,21 @@ def _measured(
     card: Card,
     driver: Nvml,
     excuse: Callable[[int], None],
-) -> DriverFigures:
-    """Return what the driver says of the probe, with a context and with buffers."""
-
-    def settled() -> int:
-        """Return what the driver says the probe has, once nothing changes."""
-        last = None
-        for _ in range(_LOOKS):
-            excuse(program.pid)
-            uses = driver.sample().uses.get(card.uuid, ())
-            now = next((use.bytes for use in uses if use.pid == program.pid), None)
-            if now and now == last:
-                return now
-            last = now
-            time.sleep(_LOOK_SECONDS)
-        raise ValueError("the driver does not report the memory of gpushare-probe")
-
-    def added(size: int, count: int) -> int:
-        """Return by how much so many buffers make it more; 0 if they cannot be had."""
-        assert program.stdin is not None
-        program.stdin.write(f"alloc {size}\n".encode() * count)
-        program.stdin.flush()
-        before = settled_at[-1]
-        codes = [_read_event(program, "alloc").get("code") for _ in range(count)]
-        settled_at.append(settled())
-        return 0 if any(codes) else settled_at[-1] - before
-
+) -> int:
+    """Return what the driver says the probe has with its context, once nothing changes."""
     answer = _read_event(program, "context")
     if answer.get("code") != 0:
         raise ValueError(f"gpushare-probe did not create a context: {answer}")
-    settled_at = [settled()]
-    try:
-        granule, block = measure_rounding(added)
-    except (DriverError, ValueError, OSError):
-        granule = block = 0  # the size of a context is known all the same
-    return DriverFigures(settled_at[0], granule, block)
+    last = None
+    for _ in range(_LOOKS):
+        excuse(program.pid)
+        uses = driver.sample().uses.get(card.uuid, ())
+        now = next((use.bytes for use in uses if use.pid == program.pid), None)
+        if now and now == last:
+            return now
+        last = now
+        time.sleep(_LOOK_SECONDS)
+    raise ValueError("the driver does not report the memory of gpushare-probe")
 
 
 def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
@@ -236,32 +191,3 @@ def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
         if answer.get("event") == event:
             return answer
     raise ValueError(f"gpushare-probe exited; its last output was {answer}")
-
-
-# --- to multiples of how many bytes a driver rounds buffers up, as its own figures show ---
-#
-# NVIDIA's driver puts buffers of up to 1 MiB at multiples of 512 bytes into blocks of 2 MiB, and
-# gives larger ones blocks of their own; the figures of a process grow by whole blocks, so that the
-# 512 cannot be seen in them. Another implementation of the driver API may count each buffer by
-# itself: then an account that rounds to 512 would be higher than the driver's.
-
-_SMALL: Final = 64  # buffers of one byte: together far from a block
-_LARGE: Final = 4  # buffers of one byte more than a block
-_LARGE_BYTES: Final = (2 << 20) + 1
-_USUAL_GRANULE: Final = 512
-_USUAL_BLOCK: Final = 2 << 20
-
-
-def measure_rounding(added: Callable[[int, int], int]) -> tuple[int, int]:
-    """Return to what a driver rounds small and large buffers up.
-
-    `added` takes (size, count) buffers and returns the growth. Growth that no rounding explains,
-    also that of a driver which reports no such figures, is no measurement. No value above NVIDIA's
-    is taken: it would be a block that several buffers share.
-    """
-    small, rest = divmod(added(1, _SMALL), _SMALL)
-    granule = small if not rest and 0 < small <= _USUAL_GRANULE else 0
-    large, rest = divmod(added(_LARGE_BYTES, _LARGE), _LARGE)
-    above = large - _LARGE_BYTES + 1  # of a power of two up to a block, just that
-    is_known = not rest and 0 < above <= _USUAL_BLOCK and above.bit_count() == 1
-    return granule, above if is_known else 0

@@ -176,9 +176,9 @@ class DriverLoader:
             for card in driver.cards:
                 if driver.contexts.is_measured(card) or card.is_divided:
                     continue
-                figures = context_size.measure_context(card, driver.nvml, probe, sampler.excuse)
-                if figures is not None:
-                    driver.contexts.keep(card, figures)
+                size = context_size.measure_context(card, driver.nvml, probe, sampler.excuse)
+                if size is not None:
+                    driver.contexts.keep(card, size)
                     self._publish_context_size(driver.contexts, card)
         finally:
             driver.contexts.settle()
@@ -194,7 +194,6 @@ class DriverLoader:
                     size = contexts.sizes.get(card.model, 0)
                     if allocation.uuid == card.uuid and pages.grant.context_bytes(number) != size:
                         pages.grant.set_context(number, size)
-                        pages.grant.set_rounding(number, *contexts.rounding(card))
                         pages.grant.publish()
 
         state.decide.submit(publish)

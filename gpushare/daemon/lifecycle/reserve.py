@@ -311,7 +311,6 @@ def _make_pages(
             allocation.quota_bytes,
             driver.contexts.sizes.get(card.model, 0),
             allocation.cores,
-            *driver.contexts.rounding(card),
             allocation.managed_bytes,
         )
         for card, allocation in zip(cards, record.allocations, strict=True)

@@ -48,8 +48,6 @@ class CardGrant:
     memory_bytes: int
     context_bytes: int
     cores: int
-    granule_bytes: int = 0
-    block_bytes: int = 0
     managed_limit_bytes: int = 0
 
 
@@ -229,11 +227,6 @@ class GrantPage:
         """Write the size of one context on card `number`."""
         self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value = context_bytes
 
-    def set_rounding(self, number: int, granule_bytes: int, block_bytes: int) -> None:
-        """Write to what the driver rounds small and large buffers up; 0: not measured."""
-        self._u32(_CARDS[number] + abi.GRANT_CARD_GRANULE_BYTES).value = granule_bytes
-        self._u32(_CARDS[number] + abi.GRANT_CARD_BLOCK_BYTES).value = block_bytes
-
     def set_cores(self, number: int, percent: int) -> None:
         """Write the requested percent of card `number`'s compute; 0: none."""
         self._u32(_CARDS[number] + abi.GRANT_CARD_CORES_PERCENT).value = percent
@@ -258,7 +251,6 @@ class GrantPage:
         self.set_uuid(number, card.uuid)
         self.set_memory(number, card.memory_bytes)
         self.set_context(number, card.context_bytes)
-        self.set_rounding(number, card.granule_bytes, card.block_bytes)
         self.set_cores(number, card.cores)
         limit = self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES)
         limit.value = card.managed_limit_bytes

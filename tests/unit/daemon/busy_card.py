@@ -22,7 +22,6 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.judge import Verdict
-from gpushare.daemon.cards.context_size import DriverFigures
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
@@ -204,7 +203,7 @@ class BusyCard(FakeDriver):
         monkeypatch.setattr(tenants, "COSTLY_SECONDS", math.inf)  # time passes faster than it does
         monkeypatch.setattr(node.freezing, "submit", lambda job: job())
         self.audit = node.audit = Audit(node, self.recorder)  # type: ignore[arg-type]
-        node.node.loaded().contexts.keep(fakes.card(), DriverFigures(CONTEXT))
+        node.node.loaded().contexts.keep(fakes.card(), CONTEXT)
         monkeypatch.setattr(PidResolver, "_open", lambda _, pid: self._process(pid))
         monkeypatch.setattr(PidResolver, "_note_ended", self._note_ended())
         monkeypatch.setattr(processes, "cgroups_of", self._cgroups)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gpushare.config import Config, HostMemory
-from gpushare.daemon.cards.context_size import DriverFigures
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverLimits,
@@ -122,7 +121,7 @@ def test_only_a_context_that_was_not_measured_is_measured_again(
     loader, driver = DriverLoader(limited.node), limited.node.node.loaded()
     loader.measure_missing()
     assert asked == [driver]
-    driver.contexts.keep(fakes.card(0), DriverFigures(500 * MIB))
+    driver.contexts.keep(fakes.card(0), 500 * MIB)
     loader.measure_missing()
     assert asked == [driver]
 

@@ -15,11 +15,7 @@ import pytest
 from gpushare import abi, config
 from gpushare.config import parse
 from gpushare.daemon import scheduler_sync
-from gpushare.daemon.cards.context_size import (
-    ContextSizes,
-    DriverFigures,
-    measure_rounding,
-)
+from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.observed import NO_FIGURES, ComputeUsage
 from gpushare.daemon.operator.cards import set_card_policy
@@ -386,31 +382,10 @@ def test_an_operators_own_correction_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
-    figures = DriverFigures(500 * MIB, 256, 4096)
-    ContextSizes(tmp_path, "580").keep(card(0), figures)
-    assert ContextSizes(tmp_path, "580").rounding(card(1)) == (256, 4096)
-    assert ContextSizes(tmp_path, "581").rounding(card(0)) == (0, 0)
+    ContextSizes(tmp_path, "580").keep(card(0), 500 * MIB)
     assert ContextSizes(tmp_path, "580").sizes.get(card(1).model, 0) == 500 * MIB
     assert ContextSizes(tmp_path, "580").sizes.get(card(0, model="T4").model, 0) == 0
     assert ContextSizes(tmp_path, "581").sizes.get(card(0).model, 0) == 0
-
-
-@pytest.mark.parametrize(
-    ("small", "large", "rounding"),
-    [
-        (2 * MIB, 4 * 4 * MIB, (0, 2 * MIB)),  # NVIDIA's: a block, and two blocks each
-        (0, 4 * 4 * MIB, (0, 2 * MIB)),  # small buffers in a block that was there
-        (64, 4 * (2 * MIB + 1), (1, 1)),  # another: as requested
-        (64 * 256, 4 * (2 * MIB + 4096), (256, 4096)),
-        (64 * 256 + 1, 4 * (2 * MIB + 4096) + 1, (0, 0)),  # no rounding explains it
-        (-5, 0, (0, 0)),
-        (64 * 1024, 4 * 8 * MIB, (0, 0)),
-    ],
-)
-def test_the_rounding_follows_from_the_drivers_figures(
-    small: int, large: int, rounding: tuple[int, int]
-) -> None:
-    assert measure_rounding(lambda _, count: small if count == 64 else large) == rounding
 
 
 @pytest.mark.parametrize(

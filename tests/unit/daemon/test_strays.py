@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.cards.context_size import DriverFigures
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
@@ -56,7 +55,7 @@ class StrayNode:
 @pytest.fixture
 def node(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[StrayNode]:
     for index in (0, 1):
-        node.node.loaded().contexts.keep(card(index), DriverFigures(CONTEXT))
+        node.node.loaded().contexts.keep(card(index), CONTEXT)
     recorder = Recorder()
     monkeypatch.setattr(node.freezing, "submit", lambda job: job())
     with evictable.running(node, monkeypatch) as made:
