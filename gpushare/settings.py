@@ -105,17 +105,13 @@ _MAX_PER_NODE: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tenants": ("tenants", _as_it_is),
 }
 _AUDIT: Final[Mapping[str, str]] = {"over_quota": "over", "gate_bypass": "compute"}
-_MODELS: Final = "models"
 _ALL: Final = "all"
 PROFILES: Final = "profiles"
 
 
 @dataclass(frozen=True)
 class SectionValues:
-    """The keys of one part of a section with their values and where each is.
-
-    A key of a model is `models.A100.memory`.
-    """
+    """The keys of one part of a section with their values and where each is."""
 
     values: Mapping[str, Any]
     places: Mapping[str, KeyPath]
@@ -130,9 +126,9 @@ def section_values(document: ConfigDocument, section: KeyPath, part: str) -> Sec
     values: dict[str, Any] = {}
     places: dict[str, KeyPath] = {}
     for above in dict.fromkeys((NODE, section)):
-        for way, value in _leaves(document.section((*above, part))):
-            key = ".".join(way)
-            values[key], places[key] = value, (*above, part, *way)
+        for key, value in document.section((*above, part)).items():
+            if value is not None:
+                values[key], places[key] = value, (*above, part, key)
     own = document.section((*section, part))
     if part == "max_per_request" and "memory" in own and "memory_limit" not in own:
         # A section with its own memory maximum must not inherit a burst maximum from above.
@@ -148,19 +144,11 @@ def word(document: ConfigDocument, section: KeyPath, key: str) -> tuple[Any, Key
     return None, ()
 
 
-def _leaves(section: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the way to each value that is there, and the value."""
-    for key, value in section.items():
-        if isinstance(value, dict):
-            yield from (((key, *way), below) for way, below in _leaves(value))
-        elif value is not None:
-            yield (key,), value
-
-
 def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
     """Return the terms of `section` of a document that has been checked."""
     ceilings = section_values(document, section, "max_per_request")
     together = section_values(document, section, "max_per_card")
+    totals = section_values(document, section, "max_per_node")
     most = USERS_MAX_PER_REQUEST if section == USERS else MaxPerRequest()
     most_per_request = replace(
         most,
@@ -183,7 +171,7 @@ def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
             **together.fields(_MAX_PER_CARD),
             where={**all_have.where, **_where(document, together)},
         ),
-        max_per_node=_total(document, section),
+        max_per_node=MaxPerNode(**totals.fields(_MAX_PER_NODE), where=_where(document, totals)),
         trust=section_values(document, section, "trust").values.get("env"),
         idle=_idle(document, section),
         dialects=_dialects(document, section),
@@ -205,24 +193,6 @@ def _dialects(document: ConfigDocument, section: KeyPath) -> Dialects:
     if "unaccepted" in values:
         values["others"] = values.pop("unaccepted")
     return Dialects(**values, accept=accept, where=_where(document, dialects))
-
-
-def _total(document: ConfigDocument, section: KeyPath) -> MaxPerNode:
-    totals = section_values(document, section, "max_per_node")
-    where = _where(document, totals)
-    models: dict[str, MaxPerNode] = {}
-    own: dict[str, Any] = {}
-    for key, value in totals.values.items():
-        way, _, last = key.rpartition(".")
-        field, convert = _MAX_PER_NODE[last]
-        if not way:
-            own[field] = convert(value)
-            continue
-        model = way.removeprefix(f"{_MODELS}.")
-        before = models.get(model, MaxPerNode())
-        where_of_model = {**before.where, last: where[key]}
-        models[model] = replace(before, **{field: convert(value)}, where=where_of_model)
-    return MaxPerNode(**own, models=models, where=where)
 
 
 def built_in(section: KeyPath, part: str) -> dict[str, Any]:

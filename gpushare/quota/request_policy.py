@@ -236,14 +236,13 @@ class MaxPerNode(ConfiguredPart):
     """The maximum that all tenants of a namespace, or user, may have of all cards together.
 
     `memory_bytes` and `cores` (percent of a card) are added up over cards; `cards` is how many
-    different ones. `models` say the same of the cards of one model, by words of its name.
+    different ones.
     """
 
     memory_bytes: int | None = None
     cores: int | None = None
     cards: int | None = None
     tenants: int | None = None
-    models: Mapping[str, MaxPerNode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle, matches_card
+from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle
 from gpushare.daemon.policy import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
 from gpushare.quota.request import Percent
@@ -64,11 +64,7 @@ class Bounds:
 
     def why_not_all(self, wanted: Sequence[tuple[Card, CardRequest]]) -> Obstacle | None:
         """Return why `wanted` is more than may be had of all cards; None: it may."""
-        for model, most in (("", self.max_per_node), *self.max_per_node.models.items()):
-            over = next(self._over_total(model, most, wanted), None)
-            if over is not None:
-                return over
-        return None
+        return next(self._over_total(self.max_per_node, wanted), None)
 
     def _over_ceiling(self, wanted: CardRequest, card: Card) -> Obstacle | None:
         if self.memory_is_set:
@@ -117,28 +113,24 @@ class Bounds:
         return Obstacle(text + _having(holders), LESS, "cores" if key == "cores" else "memory")
 
     def _over_total(
-        self, model: str, most: MaxPerNode, wanted: Sequence[tuple[Card, CardRequest]]
+        self, most: MaxPerNode, wanted: Sequence[tuple[Card, CardRequest]]
     ) -> Iterator[Obstacle]:
-        """Yield each bound of `most` that is passed on the cards of `model`, "": on all."""
-        parts = [part for part in self.parts if matches_card(model, part.card)]
-        more = [(card, need) for card, need in wanted if matches_card(model, card)]
-        if not more:
-            return
+        """Yield each bound of `most` that is passed on all cards together."""
+        parts = self.parts
         names = {part.key: part.tenant for part in parts}
-        cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in more}
-        cores = sum(part.cores for part in parts) + sum(need.cores for _, need in more)
-        size = sum(part.memory_bytes for part in parts) + sum(need.most_bytes for _, need in more)
+        cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in wanted}
+        cores = sum(part.cores for part in parts) + sum(need.cores for _, need in wanted)
+        size = sum(part.memory_bytes for part in parts) + sum(need.most_bytes for _, need in wanted)
         bounds = (
             ("cards", len(cards), most.cards, _count_of_cards(parts)),
             ("tenants", len(names) + 1, most.tenants, list(names.values())),
             ("cores", cores, None if self.cores_are_set else most.cores, _sums(parts, "cores")),
             ("memory", size, None if self.memory_is_set else most.memory_bytes, _sums(parts, "")),
         )
-        of = f" of {model}" if model else ""
         for key, value, bound, holders in bounds:
             if bound is not None and value > bound:
                 all_of = " of all cards together" if key in {"memory", "cores"} else ""
-                shown = f"{_shown(key, value)}{of or all_of}"
+                shown = f"{_shown(key, value)}{all_of}"
                 limit = f"{_shown(key, bound)}{most.source(key)}"
                 text = f"{self.whose} would have {shown}, above {limit}{_having(holders)}"
                 yield Obstacle(text, LESS if key in {"memory", "cores"} else "", key)

@@ -606,8 +606,6 @@ namespaces:
     max_per_node:
       memory: 20GiB
       cores: 120
-      models:
-        A100: {memory: 6GiB}
 """,
     "max_per_card": """\
 namespaces:
@@ -632,11 +630,6 @@ MODELS = ("H200", "H200", "A100-PCIE-40GB")
             "max_per_node",
             [{"memory": "1GiB", "cores": "60"}] * 2 + [{"memory": "1GiB", "cores": "1"}],
             "would have 121 % of the compute of all cards together, above 120 % of the compute (",
-        ),
-        (
-            "max_per_node",
-            [{"memory": "4GiB", "allow": "A100"}, {"memory": "4GiB", "devices": "2"}],
-            "8 GiB of A100, above 6 GiB (namespaces.team.max_per_node.models.A100.memory, ",
         ),
         ("max_per_node", [{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "4GiB"}], ""),
         (

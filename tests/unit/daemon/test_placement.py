@@ -245,13 +245,6 @@ def bounded(gib: int, **bounds: object) -> PlacementRequest:
         (share(4, deny=("A100", card(1).uuid)), [0]),
         (share(4, compute_capability=(">=9.0",)), [1]),
         (bounded(4, max_per_node=MaxPerNode(cards=1)), [4]),
-        (bounded(4, max_per_node=MaxPerNode(models={"A100": MaxPerNode(tenants=1)})), [1]),
-        (
-            replace(
-                bounded(8, max_per_node=MaxPerNode(models={"A100": MaxPerNode(20 * GIB)})), count=2
-            ),
-            [0, 1],
-        ),
         (bounded(4, max_per_card=MaxPerCard(cores=10), max_per_node=MaxPerNode(20 * GIB)), [3]),
         (bounded(9, max_per_node=MaxPerNode(16 * GIB)), None),
     ],

@@ -270,7 +270,7 @@ cards:
     allowed_mode: any
   "10": {allowed_mode: exclusive}
 namespaces:
-  team: {max_per_node: {cards: 2, models: {A100: {memory: 8GiB}}}}
+  team: {max_per_node: {cards: 2}}
 """
 
 
