@@ -140,47 +140,17 @@ def refusal_text(
     listed = "; ".join(f"card {card.index} {why.get(card.uuid, fits).text}" for card in cards)
     reasons = [why[card.uuid] for card in cards if card.uuid in why]
     fixes = _fixes(request, [reason for reason in reasons if less_helps or reason.fix != LESS])
-    less = "" if request.shows_holders else _would_fit(request, wanted, capacities)
     if wanted > 1:
         fit = len(capacities) - len(why)
         some = f"{wanted} whole cards" if request.whole else f"{wanted} cards with {request} each"
         many = f"{some} are requested, and {fit} of {len(capacities)} have room"
         fewer = [f"request fewer{request.where('count')}"] if fit else []
-        return f"{many}: {listed}; {_either([*fewer, *fixes, _SEE])}{less}"
+        return f"{many}: {listed}; {_either([*fewer, *fixes, _SEE])}"
     if fixes == [MORE]:
         return f"{request} is too small for a CUDA context: {listed}; {MORE}"
     if request.whole:  # the caller knows how a share is asked for instead
         return f"no whole card is available: {listed}; {_either([*fixes, _SEE])}"
-    return f"no card has room for {request}: {listed}; {_either([*fixes, _SEE])}{less}"
-
-
-def _would_fit(request: PlacementRequest, wanted: int, capacities: Sequence[CardCapacity]) -> str:
-    """Return `; at most 23 GiB would fit`, "" if nothing less does."""
-
-    def fits(smaller: PlacementRequest) -> bool:
-        return sum(find_obstacle(smaller, capacity) is None for capacity in capacities) >= wanted
-
-    def less(size: int) -> PlacementRequest:
-        burst = request.memory_limit_bytes and max(size, request.memory_limit_bytes)
-        return replace(request, memory_bytes=size, memory_percent=None, memory_limit_bytes=burst)
-
-    if request.whole:
-        return ""
-    sizes = sorted({capacity.available_bytes for capacity in capacities}, reverse=True)
-    cores = sorted({capacity.cores_available for capacity in capacities}, reverse=True)
-    fewer = [(f"{most} % of the compute", most) for most in cores if most < request.cores]
-    smaller = [(format_size(size), less(size)) for size in sizes]
-    tried = (
-        *smaller,
-        *((text, replace(request, cores=most)) for text, most in fewer),
-        *(
-            (f"{size} and {text}", replace(variant, cores=most))
-            for size, variant in smaller
-            for text, most in fewer
-        ),
-    )
-    largest = next((text for text, variant in tried if fits(variant)), "")
-    return f"; at most {largest} would fit" if largest else ""
+    return f"no card has room for {request}: {listed}; {_either([*fixes, _SEE])}"
 
 
 def _fixes(request: PlacementRequest, why: Sequence[Obstacle]) -> list[str]:

@@ -212,9 +212,9 @@ class PlacementRequest:
     uid: int | None = None  # of a container: the host's; None: unknown
     bounds: Bounds = field(default_factory=Bounds)  # of the node's policy, for each card
     sources: Mapping[str, str] = field(default_factory=dict)  # where each key was written
-    # A refusal names what has the rest of a card. Otherwise it says only what is available and what
-    # would fit: users of a cluster read the refusals of their own pods, and the names and quotas of
-    # other namespaces are not theirs to know.
+    # A refusal names what has the rest of a card. Otherwise it says only what is available: users
+    # of a cluster read the refusals of their own pods, and the names and quotas of other namespaces
+    # are not theirs to know.
     shows_holders: bool = True
     rank: Rank = OFFLINE  # its place in the order of the queue; without a ticket it arrives last
 
