@@ -51,15 +51,6 @@ def test_cuda_bindings_copies_there_and_back_and_times_a_kernel(machine: Simulat
     assert answer["kernel_name"] == "spin"
 
 
-def test_numba_arrays_are_copied(machine: SimulatorMachine) -> None:
-    answer = ask(machine, "arrays.py")
-    assert answer["same"]
-    assert answer["part"] == [10.0, 11.0, 12.0]
-    assert answer["pinned"] == 7000
-    assert answer["managed"] == 300
-    assert 0 < answer["free"] < answer["total"]
-
-
 def test_nvitop_lists_the_card_and_its_process(machine: SimulatorMachine) -> None:
     with machine.started("tenant.py") as tenant:
         assert tenant.ask("init") == 0
@@ -69,9 +60,3 @@ def test_nvitop_lists_the_card_and_its_process(machine: SimulatorMachine) -> Non
     assert "H200" in screen
     assert "580.65.06" in screen
     assert any(f" {pid} C " in line for line in screen.splitlines()), screen
-
-
-def test_gpustat_lists_every_card(machine: SimulatorMachine) -> None:
-    screen = output(machine, BESIDE / "gpustat", "--no-color")
-    assert screen.count("NVIDIA H200") == 2
-    assert f"/ {device_file.load_profile('h200')['memory_bytes'] >> 20} MB" in screen
