@@ -25,7 +25,6 @@ from . import (
     costs,
     coverage,
     filtered,
-    loads,
     machine,
     mps,
     shares,
@@ -63,7 +62,6 @@ PARTS: dict[str, Part] = {
     "host": Part("Two tenants by gpushare run", containers.host),
     "runc": Part("Two tenants in runc containers", containers.runc),
     "pytorch": Part("PyTorch by gpushare run", containers.pytorch),
-    "contexts": Part("Contexts, by how modules are loaded", loads.contexts),
     "waits": Part("Clients that wait for their kernels", waits.rows),
     "costs": Part("What a call costs", costs.rows),
     "checkpoint": Part("Checkpoints", checkpoint.rows),
@@ -71,7 +69,7 @@ PARTS: dict[str, Part] = {
     "training": Part("Shares of compute, training by PyTorch", shares.training),
     "mps": Part("MPS", mps.rows),
 }
-PROBE = ("machine", "symbols", "features", "contexts", "filters", "smi", "tenant-contract")
+PROBE = ("machine", "symbols", "features", "filters", "smi", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}
 
 

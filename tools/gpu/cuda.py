@@ -87,12 +87,6 @@ class Cuda:
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
         self.call("cuCtxSetCurrent", context)
 
-    def make_context(self) -> ctypes.c_void_p:
-        """Return a context of its own, which is now this thread's."""
-        context = ctypes.c_void_p()
-        self.call("cuCtxCreate_v2", ctypes.byref(context), 0, self.device)
-        return context
-
     def function(self, kernel: str) -> ctypes.c_void_p:
         """Return the kernel of kernels/`kernel`.ptx, compiled by the driver for this card."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
