@@ -78,23 +78,6 @@ def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, c
     assert [one["card"] for one in daemon.requests if one["op"] == "move"] == ["GPU-1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("--wait=10", "--memory", "1GiB"), 125, '--wait "10" is not a duration'),
-        (("--wait", "--memory", "1GiB"), 125, "ticket 3f2a8c01: it was cancelled"),
-    ],
-)
-def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
-    cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], status: int, said: str
-) -> None:
-    ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
-    daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "cancelled"}]
-    result = cli("run", *words, "--", "true")
-    assert result.exit_code == status
-    assert said in result.stderr
-
-
 def test_a_gpushared_that_restarts_is_waited_for(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,14 +57,6 @@ def test_show_of_a_namespace_includes_the_values_of_the_node(cli: Cli, file: Pat
     assert shown["max_per_request.memory"] == ("4GiB", f"{file}:4")
 
 
-def test_show_has_every_key_and_what_sets_it(cli: Cli, file: Path) -> None:
-    shown = rows(cli("config", "show", "--config", str(file), "--json"))
-    assert shown["max_tenants"] == (4, f"{file}:1")
-    assert shown["defaults.memory"] == ("4GiB", f"{file}:2, limited to max_per_request.memory")
-    assert shown["namespaces.team.trust.env"] == ("request", f"{file}:9")
-    assert shown["idle.action"][1] == "default"
-
-
 def test_show_has_what_labels_of_the_node_set(
     cli: Cli, file: Path, daemon: AnsweringDaemon
 ) -> None:

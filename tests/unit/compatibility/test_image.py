@@ -122,19 +122,6 @@ def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs:
     assert len(found(rootfs)) <= 8
 
 
-def test_a_known_image_is_not_read_again_unless_it_changed(
-    root: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(root, "usr/lib64/libcudart.so.12.4.127")
-    assert found(rootfs)[0][0] == "12.4.127"
-    with monkeypatch.context() as patched:
-        patched.setattr(Rootfs, "names", lambda *_: pytest.fail("was read again"))
-        images_found = image.find_runtimes(rootfs, NVIDIA, PLATFORM)
-    assert images_found[0].version == (12, 4, 127)
-    put(root, "usr/lib64/libcudart.so.13.0.96")
-    assert [version for version, _ in found(rootfs)] == ["12.4.127", "13.0.96"]
-
-
 @pytest.mark.parametrize(
     ("args", "variables", "expected"),
     [

@@ -126,14 +126,6 @@ def during(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None
     monkeypatch.setattr(Pages, "write_limit", wrapped)
 
 
-def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemon) -> None:
-    tenant = bursting(node, "10GiB", "40GiB")
-    rooms = node.accounts.capacities()
-    assert not node.limits.reclaim({fakes.card(0).uuid: 100 * GIB}, rooms)
-    assert node.limits.reclaim({fakes.card(0).uuid: 101 * GIB}, rooms)
-    assert limit(node, tenant) == 39
-
-
 def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon) -> None:
     with pytest.raises(QuotaError, match=r"--memory-limit=8GiB: below memory 10GiB"):
         opened(node, memory="10GiB", memory_limit="8GiB")

@@ -59,21 +59,6 @@ def test_the_last_figures_have_what_came_after_the_last_look(
     assert not [row for row in ask(node, "metrics") if "tenant" in row]
 
 
-def test_last_figures_go_after_a_minute_and_are_bounded(
-    node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics, "MOST_KEPT", 2)
-    keys = [course.tenant["key"], *(opened(node, memory="1GiB")["key"] for _ in range(3))]
-    for key in keys[:3]:
-        release_tenant(key, node, "its process has ended")
-    assert [row["key"] for row in ended_rows(node.tenants)] == keys[1:3]
-    real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + metrics.KEPT_SECONDS + 1)
-    assert not list(ended_rows(node.tenants))
-    release_tenant(keys[3], node, "its process has ended")
-    assert [key for key, _ in node.tenants.ended] == keys[3:]
-
-
 def test_a_fault_of_the_figures_keeps_no_tenant(
     node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

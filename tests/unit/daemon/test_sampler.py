@@ -176,14 +176,6 @@ def test_refusals_of_a_process_are_counted_after_its_end(tenant: SampledTenant) 
         assert denied() == counted
 
 
-def test_a_non_tenant_must_be_seen_twice() -> None:
-    non_tenants = NonTenantUse(60)
-    non_tenants.observe(0, CARD, (), first=True)
-    stranger = (ProcessUse(os.getpid(), GIB),)
-    assert non_tenants.observe(1, CARD, stranger, first=False).non_tenant_bytes == 0
-    assert non_tenants.observe(2, CARD, stranger, first=False).non_tenant_bytes == GIB
-
-
 @pytest.mark.parametrize(
     ("ends", "fell", "counted"),
     [
@@ -391,25 +383,3 @@ def test_an_unreadable_process_counts_as_a_client(
         with monkeypatch.context() as broken:
             broken.setattr(os, "scandir", refused)
             assert pid_resolver.has_open(os.getpid(), {195})
-
-
-def test_descriptors_are_looked_at_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant may have millions of them: what was not looked at may be the driver's."""
-    looked: list[str] = []
-    monkeypatch.setattr(pid_resolver, "_OPEN_SECONDS", 0.0)
-    monkeypatch.setattr(pid_resolver, "_is_device", lambda path, _: looked.append(path))
-    assert pid_resolver.has_open(os.getpid(), {195})
-    assert looked == []
-
-
-def test_a_process_that_is_first_listed_while_it_runs_is_a_client(
-    program: FakeProcess,
-) -> None:
-    """Though it has passed its descriptor on, and closed it."""
-    sightings = PidResolver(lambda _: False)
-    sightings.look([], keys, 1)
-    assert sightings.look([program.pid], keys, 1)[program.pid].key == "a" * 16
-    sightings.close()
-    after_a_gap = PidResolver(lambda _: False)
-    assert after_a_gap.look([program.pid], keys, 1)[program.pid].key is None
-    after_a_gap.close()

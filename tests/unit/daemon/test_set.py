@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -420,11 +419,6 @@ def limited_node(folder: Path, text: str, cards: int = 1) -> Iterator[FakeDaemon
         yield made
 
 
-def annotated(folder: Path, **asked: str) -> BundleToCreate:
-    annotations = {f"gpushare.io/{key.replace('_', '-')}": text for key, text in asked.items()}
-    return BundleToCreate(folder, annotations=annotations)
-
-
 def test_a_namespace_may_trust_the_environment_otherwise(tmp_path: Path) -> None:
     with limited_node(tmp_path, 'namespaces: {"dev-*": {trust: {env: request}}}\n') as made:
         for namespace, given in (("dev-y", "shared"), ("team", "none")):
@@ -434,28 +428,6 @@ def test_a_namespace_may_trust_the_environment_otherwise(tmp_path: Path) -> None
 
 
 BYTES, PERCENT = "max_per_request: {memory: 8GiB}\n", "max_per_request: {memory_percent: 5}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "asked", "told"),
-    [
-        (BYTES, {"memory_percent": "50"}, "would give 70 GiB, above the ceiling 8 GiB (max_per"),
-        (PERCENT, {"memory": "8GiB"}, "would give 8 GiB, above the ceiling 7 GiB (max_per"),
-        (BYTES, {"memory_percent": "1", "memory_limit": "8GiB"}, ""),
-        (PERCENT, {"memory": "7GiB"}, ""),
-    ],
-)
-def test_a_ceiling_in_the_other_unit_is_enforced_per_card(
-    tmp_path: Path, text: str, asked: dict[str, str], told: str
-) -> None:
-    with limited_node(tmp_path, text) as made:
-        container = annotated(tmp_path / "b", **asked)
-        if not told:
-            assert container.create(made)["mode"] == "shared"
-            return
-        with pytest.raises(NoRoom, match=re.escape(told)):
-            container.create(made)
-        assert not made.ledger.entries
 
 
 @pytest.mark.parametrize(("most", "given"), [(1, False), (2, True)])

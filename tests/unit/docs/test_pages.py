@@ -21,8 +21,6 @@ from click.testing import CliRunner
 from docs import diagram
 from gpushare.cli import gpushare
 from gpushare.daemon import __main__ as gpushared
-from gpushare.quota.errors import QuotaError
-from gpushare.quota.parse import parse_request
 from tests import demo
 from tests.unit.docs import markdown
 from tests.unit.docs.markdown import BLOCK, LINK, PAGES, ROOT, blanked
@@ -157,26 +155,6 @@ def test_contributing_names_files_that_exist() -> None:
         ]
     assert not faults, "\n".join(faults)
     assert named > 100
-
-
-#: As an engine shows it: the refusal is the launcher's, and what follows the engine's.
-REFUSED = re.compile(r"gpushare: (env (GPUSHARE_\w+)=(\S+): .*?)(?:: unknown)?$", re.MULTILINE)
-
-
-def test_each_refusal_is_shown_as_it_is_printed() -> None:
-    faults, shown = [], 0
-    for page, text in PAGES.items():
-        for found in REFUSED.finditer(text):
-            shown += 1
-            try:
-                parse_request({}, {found[2]: found[3]}).valid()
-                printed = "nothing"
-            except QuotaError as error:
-                printed = str(error)
-            if printed != found[1]:
-                faults.append(f"{markdown.place(page, text, found.start())}: prints {printed}")
-    assert not faults, "\n".join(faults)
-    assert shown >= 3
 
 
 #: The tables that name tests, and the folder of which all tests are named, but for those that

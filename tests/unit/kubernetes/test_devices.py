@@ -402,11 +402,3 @@ VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 @given(st.text(max_size=200))
 def test_any_text_becomes_a_valid_value(text: str) -> None:
     assert VALID.fullmatch(label_value(text))
-
-
-def test_of_different_cards_the_least_counts() -> None:
-    old = card(1, model="Tesla T4", compute_capability="7.5", memory_bytes=15 * GIB)
-    found = labels_of(node(card(0), old))
-    assert found["gpushare.io/gpu.product"] == "mixed"
-    assert found["gpushare.io/gpu.memory"] == str(15 * 1024)
-    assert found["gpushare.io/gpu.compute.major"] == "7"

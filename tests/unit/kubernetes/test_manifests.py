@@ -13,12 +13,12 @@ from packages import vendor_keys
 
 from gpushare.kubernetes.api.claims import read_parameters
 from gpushare.kubernetes.api.slices import devices_of
-from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL, RESOURCE
+from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.keys import KEYS
 from tests.admission import mutate
 from tests.admission.rendered import translation as policy
-from tests.corpus.pods import Object, requested, spec_request
+from tests.corpus.pods import Object, requested
 from tools.check.command import ROOT
 
 from .made import GIB, card, node
@@ -157,21 +157,6 @@ def test_every_limit_that_requests_a_share_is_translated() -> None:
         made = mutate(policy(nvidia=True), pod_of(container({name: "10"})))
         assert f"limit {name}=10" in record(made)
         assert made["spec"]["containers"][0]["resources"]["limits"] == {}
-
-
-def test_the_scheduler_counts_memory_in_mode_plugin() -> None:
-    limits = {**TYPICAL, "nvidia.com/gpumem": "4097"}
-    made = mutate(policy("plugin"), pod_of(container(limits), container(TYPICAL, "second")))
-    assert made["spec"]["runtimeClassName"] == "gpushare-plugin"
-    first, second = made["spec"]["containers"]
-    assert first["resources"]["limits"] == {"cpu": "1", RESOURCE: "5"}
-    assert second["resources"]["limits"] == {"cpu": "1", RESOURCE: "4"}
-    annotations = made["metadata"]["annotations"]
-    found = requested(first, annotations, "plugin")
-    assert isinstance(found, dict)
-    assert (found["memory_bytes"], found["cores"]) == (4097 << 20, 30)
-    notes = spec_request(first, annotations, 5 * GIB).quota.notes
-    assert not [note for note in notes if "was not applied" in note]
 
 
 @pytest.mark.parametrize(

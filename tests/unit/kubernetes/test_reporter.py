@@ -25,7 +25,7 @@ from gpushare.kubernetes.api.events import (
     PodContainer,
     message_of,
 )
-from gpushare.kubernetes.api.labels import CHANGED, IGNORED, NodeLabels, NodeSettings, labels_of
+from gpushare.kubernetes.api.labels import CHANGED, IGNORED, NodeSettings
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
@@ -286,18 +286,6 @@ def test_where_cards_cannot_be_shared_nothing_is_offered_and_the_gate_is_named(
     publisher.retry()
     publisher.write(node())
     assert len(devices(cluster)) == 1
-
-
-def test_labels_are_written_once_and_those_of_others_stay(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(NODE, {"metadata": {"labels": {"zone": "a", "gpushare.io/gpu.count": "9"}}})
-    labels = NodeLabels(api, "n")
-    labels.write(node())
-    labels.write(node())
-    kept = cluster.objects[NODE]["metadata"]["labels"]
-    assert kept == {"zone": "a", **labels_of(node())}
-    assert len(cluster.requests) == 1
 
 
 ABOUT = PodContainer("team-a", "train-0", "uid-1", "train")

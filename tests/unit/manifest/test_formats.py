@@ -62,31 +62,6 @@ POD = """\
 """
 
 
-def test_a_pod_has_everything_with_its_place() -> None:
-    file = manifest(POD)
-    (document,) = file.documents
-    assert str(document) == "Pod team/train"
-    assert [(one.name, one.position, one.init) for one in document.containers] == [
-        ("fetch", 0, True),
-        ("train", 0, False),
-        ("side", 1, False),
-    ]
-    train = document.containers[1]
-    assert train.image == "pytorch"
-    assert train.pod.runtime_class == "gpushare"
-    assert texts(train.annotations) == {"gpushare.io/memory": "4GiB"}
-    assert texts(train.labels) == {"app": "x"}
-    assert texts(train.env) == {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}
-    assert train.unknown == ("NODE",)
-    assert texts(train.limits) == texts(train.requests) == {"nvidia.com/gpu": "1"}
-    value = train.env["CUDA_DEVICE_MEMORY_LIMIT"]
-    assert (value.line, value.column) == (18, 18)
-    assert value.place == ("spec", "containers", 0, "env", 0, "value")
-    assert value.key_node.text == "CUDA_DEVICE_MEMORY_LIMIT"
-    node = train.limits["nvidia.com/gpu"].value_node
-    assert file.text[node.start : node.end] == "1"
-
-
 def test_a_list_is_its_items_and_documents_follow_each_other() -> None:
     pod = "{kind: Pod, metadata: {name: N}, spec: {containers: [{name: c, image: i}]}}"
     text = f"# nothing\n---\n{{kind: List, items: [{pod}, {{kind: Service}}]}}\n---\n{pod}\n---\n"
@@ -138,25 +113,6 @@ COMPOSE = """\
           - GPUSHARE_MEMORY=8GiB
           - HOME
 """
-
-
-def test_a_service_of_compose_has_its_environment_from_a_mapping_or_a_list() -> None:
-    file = manifest(COMPOSE)
-    train, serve = file.containers
-    assert train.document.kind == "compose"
-    assert (train.name, train.image, train.runtime) == ("train", "pytorch", "gpushare")
-    assert texts(train.env) == {
-        "GPUSHARE_MEMORY": "4GiB",
-        "GPUSHARE_CORES": "30",
-        "LATER": "8GiB",
-    }
-    assert train.unknown == ("SIZE", "FROM_SHELL")
-    assert texts(train.annotations) == {"gpushare.io/placement": "spread"}
-    assert train.env["GPUSHARE_MEMORY"].line == 3
-    assert texts(serve.env) == {"GPUSHARE_MEMORY": "8GiB"}
-    value = serve.env["GPUSHARE_MEMORY"]
-    assert (value.line, value.column, value.key_node is value.value_node) == (18, 9, True)
-    assert serve.unknown == ("HOME",)
 
 
 DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"

@@ -408,19 +408,6 @@ def scoped(container: str = "train", key: str = "memory", text: str = "4GiB") ->
 
 
 @pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
-def test_either_engine_s_annotations_identify_the_pod(annotations: dict[str, str]) -> None:
-    pod = pod_of(annotations)
-    assert pod is not None
-    assert (pod.container, pod.sandbox, pod.namespace, pod.name) == (
-        "train",
-        "5a4d",
-        "team",
-        "job-1",
-    )
-    assert str(pod) == "team/job-1"
-
-
-@pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
 def test_untrusted_annotations_identify_no_pod(annotations: dict[str, str]) -> None:
     mine = {"gpushare.io/memory": "4GiB", "org.example/x": "y"}
     assert without_pod({**annotations, **mine}) == mine

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import gpushare
 from gpushare import install
 from gpushare.install import InstallError, InstallSource
 
@@ -44,18 +43,6 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
             content = path.read_bytes() if path.is_file() else ""
         found[str(path.relative_to(root))] = (path.lstat().st_mode, content)
     return found
-
-
-def test_everything_is_installed_where_the_launcher_searches(tmp_path: Path) -> None:
-    made = installed(tmp_path, make_source(tmp_path))
-    assert made.root.name.startswith(f"{gpushare.__version__}-")
-    assert made.launcher.read_bytes().endswith(b"bin/gpushare-runtime")
-    assert (made.launcher.parent / "gpushare-runtime.conf").read_text() == (
-        "runtime = /usr/bin/runc\nsocket = /run/gpushare/control.sock\n"
-    )
-    assert made.probe.stat().st_mode & 0o777 == 0o755
-    assert (made.simulator / "libcuda.so.1").read_bytes().endswith(b"simulator/libcuda.so.1")
-    assert sorted(path.name for path in made.root.parent.iterdir()) == [made.root.name]
 
 
 def test_a_changed_file_is_not_taken_for_ours(tmp_path: Path) -> None:
@@ -108,16 +95,3 @@ def test_no_installation_writes_to_mapped_files(tmp_path: Path) -> None:
     assert snapshot(old.root) == files
     assert bytes(mapped) == before == library.read_bytes()
     mapped.close()
-
-
-def test_the_previous_installation_can_be_restored(tmp_path: Path) -> None:
-    source = make_source(tmp_path)
-    made = []
-    for content in (b"a", b"b"):
-        (source.libraries / "libcuda.so.1").write_bytes(content)
-        made.append(installed(tmp_path, source))
-        install.activate(made[-1])
-        install.activate(made[-1])
-    assert (tmp_path / "to" / install.PREVIOUS).resolve() == made[0].root
-    install.activate(made[0])
-    assert (tmp_path / "to" / install.PREVIOUS).resolve() == made[1].root

@@ -87,19 +87,6 @@ def test_the_remainder_is_unattributed_with_one_tenant_or_with_other_processes()
     assert "others used the card" in report.checks[0].observed
 
 
-def test_a_card_in_slow_motion_is_looked_at_for_longer() -> None:
-    assert [ComputeTrial(0, 30, time_scale=slow).windows for slow in (1.0, 3.2, 1000.0)] == [
-        1,
-        3,
-        6,
-    ]
-    looks = [[spent(got, None)] for got in (20.0, 40.0)]
-    found = outcome(ComputeTrial(0, 30, single=True, time_scale=2.0), ["share"], looks)
-    assert found.measured[0].charged == 30.0
-    unknown = outcome(found.trial, ["share"], [*looks, [spent(None, None)]])
-    assert unknown.error is None
-
-
 def test_a_report_without_claims_does_not_pass() -> None:
     assert not Report().passed
     assert Report(checks=[CheckResult("one", passed=True)]).passed

@@ -127,61 +127,6 @@ def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() ->
     assert "runtimeClassName" not in made.text
 
 
-def test_a_config_json_gets_annotations() -> None:
-    made = converted(
-        """\
-        {
-        \t"ociVersion": "1.0.2",
-        \t"process": {
-        \t\t"args": ["sh"],
-        \t\t"env": [
-        \t\t\t"PATH=/bin",
-        \t\t\t"CUDA_DEVICE_MEMORY_LIMIT=4g"
-        \t\t]
-        \t},
-        \t"root": {"path": "rootfs"}
-        }
-        """
-    )
-    assert made.text == textwrap.dedent(
-        """\
-        {
-        \t"ociVersion": "1.0.2",
-        \t"process": {
-        \t\t"args": ["sh"],
-        \t\t"env": [
-        \t\t\t"PATH=/bin"
-        \t\t]
-        \t},
-        \t"root": {
-        \t\t"path": "rootfs"
-        \t},
-        \t"annotations": {
-        \t\t"gpushare.io/memory": "4GiB"
-        \t}
-        }
-        """
-    )
-
-
-def test_annotations_that_two_pods_share_are_refused() -> None:
-    text = f"""\
-    kind: List
-    items:
-    - kind: Pod
-      metadata: &meta
-        name: a
-        annotations: {{team: x}}
-      spec:
-        containers: [{{name: c, image: i, resources: {{limits: {LIMITS}}}}}]
-    - kind: Pod
-      metadata: *meta
-      spec:
-        containers: [{{name: c, image: i}}]
-    """
-    assert "f.yaml:6: items[1].metadata.annotations would change, too" in refused(text)
-
-
 def test_an_unrequested_value_of_the_target_is_refused() -> None:
     """NVIDIA_VISIBLE_DEVICES says nothing beside Huawei's limit, and cards to HAMi."""
     env = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: '3'}]"

@@ -104,17 +104,6 @@ def test_the_environment_of_a_pod_is_no_request_in_any_dialect() -> None:
     assert not any(note.startswith("HAMi:") for note in quota.notes)
 
 
-def test_a_smaller_value_shrinks_and_a_larger_one_does_not_enlarge() -> None:
-    annotations = {**POD, "gpushare.io/memory": "8GiB"}
-    assert read(annotations, {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}).memory_bytes == 4 * GIB
-    larger = read(annotations, {"CUDA_DEVICE_MEMORY_LIMIT": "16g"})
-    assert larger.memory_bytes == 8 * GIB
-    assert (
-        'env CUDA_DEVICE_MEMORY_LIMIT "16g" was not applied: pod annotation gpushare.io/memory '
-        '"8GiB" takes precedence' in larger.notes
-    )
-
-
 # --- two at once ---
 
 
@@ -307,17 +296,6 @@ def read_record(
         defaults=Defaults(),
         dialects=Dialects(mode=mode),
     ).valid()
-
-
-def test_limits_request_for_the_container_that_is_named() -> None:
-    found = read_record(HAMI_LINES)
-    assert found.requested["memory"].shown == "4096"
-    assert {key: f"{one.text} {one.source}" for key, one in found.requested.items()} == {
-        "count": "1 limit nvidia.com/gpu",
-        "memory": "4GiB limit nvidia.com/gpumem",
-        "cores": "30 limit nvidia.com/gpucores",
-    }
-    assert not read_record(HAMI_LINES, container="proxy").requested
 
 
 def test_what_the_pod_says_in_its_environment_is_no_images_choice() -> None:
