@@ -59,33 +59,6 @@ def test_an_impossible_simulation_is_refused(
         simulator.create(tmp_path, **options)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"name": None}, "name is missing"),
-        ({"speed": 1}, "speed is not a profile key"),
-        ({"name": 5}, "name: 5 is not str"),
-        ({"memory_bytes": -1}, "memory_bytes: -1 is negative"),
-        ({"topology": []}, "topology: [] is not an object"),
-        ({"topology": {"slot": [0]}}, "topology.slot is not a topology key"),
-        ({"topology": {"numa_node": [1 << 16]}}, "[65536]: numbers must be below 65536"),
-    ],
-)
-def test_a_profile_that_cannot_be_read_is_refused_with_the_key(
-    tmp_path: Path, changes: dict[str, Any], told: str
-) -> None:
-    profile = {**device_file.load_profile("h200"), **changes}
-    file = tmp_path / "own.json"
-    file.write_text(json.dumps({key: value for key, value in profile.items() if value is not None}))
-    with pytest.raises(device_file.ProfileError, match=re.escape(told)):
-        simulator.create(tmp_path, file)
-    file.write_text("[]")
-    with pytest.raises(device_file.ProfileError, match="not a JSON object"):
-        simulator.create(tmp_path, file)
-    with pytest.raises(ValueError, match="is not the device file of a simulated driver"):
-        device_file.time_scale(Path("/bin/sh"))
-
-
 def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path: Path) -> None:
     made = simulator.create(tmp_path, cards=2, mig=("1g.18gb", "1g.18gb"))
     spec = json.loads(made.cdi.read_text())
@@ -101,13 +74,3 @@ def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path:
     assert nodes["all"] == ["/dev/nvidia0", "/dev/nvidia1"]
     mounts = {Path(mount["containerPath"]).name for mount in spec["containerEdits"]["mounts"]}
     assert mounts == {"libcuda.so.1", "libnvidia-ml.so.1", "gpushare-sim"}
-
-
-def test_a_profile_differs_from_the_one_that_it_is_like_in_its_own_keys(tmp_path: Path) -> None:
-    made = simulator.create(tmp_path, "h200-free-switches")
-    card = device_file.Profile.from_buffer_copy(
-        made.device.read_bytes()[ctypes.sizeof(device_file.Header) : device_file.FAULTS_OFFSET]
-    )
-    assert (card.switch_drained_ns, card.switch_preempt_ns) == (0, 0)
-    wanted = device_file.load_profile("h200")
-    assert (card.name.decode(), card.slice_ns) == (wanted["name"], wanted["slice_ns"])
