@@ -15,7 +15,6 @@ import pytest
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.musl import musl
 from tests.stack.release import older_release, python
 
 GIB = 1 << 30
@@ -110,17 +109,6 @@ def test_a_compat_on_ld_library_path_is_behind_the_filter(image: Image, version:
     assert "/opt/gpushare/driver/libcuda.so.1" in mapped
     used = events(bundle, "cuda-compat-selected")
     assert [entry["version"] for entry in used] == ([NEWER] if version == NEWER else [])
-
-
-@pytest.mark.parametrize(("program", "kind"), [("app", "musl"), ("static", "statically linked")])
-def test_an_image_that_loads_no_driver_runs_with_a_warning(
-    image: Image, program: str, kind: str
-) -> None:
-    bundle = image(musl())
-    assert output(bundle, f"/bin/{program}") == ["no driver"]
-    [note] = events(bundle, "tenant-request-adjusted")
-    assert kind in note["note"]
-    assert "the audit charges their memory" in note["note"]
 
 
 def own_driver(stack: Stack, folder: Path) -> Path:

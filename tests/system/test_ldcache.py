@@ -176,34 +176,6 @@ def test_any_bytes_are_read_or_refused(noise: bytes, at: int) -> None:
     assert ldcache.parse(ldcache.dump(read)) == read
 
 
-TEXT = st.from_regex(rb"[a-z0-9.+_-]{0,12}", fullmatch=True)
-ENTRIES = st.builds(
-    LdCacheEntry,
-    name=TEXT,
-    path=TEXT,
-    flags=st.sampled_from([0x3, 0x303, 0xA03]),
-    os_version=st.integers(0, 2**32 - 1),
-    hwcap=st.just(0) | st.integers(0, 2**62 - 1),
-    hwcaps=st.none(),
-) | st.builds(
-    LdCacheEntry,
-    name=TEXT,
-    path=TEXT,
-    flags=st.just(0x303),
-    os_version=st.integers(0, 2**32 - 1),
-    hwcap=st.just(0),
-    hwcaps=st.sampled_from([b"v2", b"v3"]),
-)
-
-
-@given(st.lists(ENTRIES), TEXT)
-def test_a_cache_is_the_same_after_writing_and_reading(
-    entries: list[LdCacheEntry], text: bytes
-) -> None:
-    cache = LoaderCache(tuple(entries), text)
-    assert ldcache.parse(ldcache.dump(cache)) == cache
-
-
 def test_the_order_is_ldconfigs(image: Path) -> None:
     names = [line.split()[0].encode() for line in listed(Path("/etc/ld.so.cache")) if "=>" in line]
     names_of_image = [line.split()[0].encode() for line in listed(image) if "=>" in line]

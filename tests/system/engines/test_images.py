@@ -66,41 +66,6 @@ def test_an_image_is_found_through_its_engine(docker: Path, tmp_path: Path) -> N
     assert "create" not in (docker / "asked").read_text()
 
 
-def test_a_container_that_runs_is_its_processs_root(docker: Path) -> None:
-    inspected = {
-        "Path": "sh",
-        "Args": ["-c", "true"],
-        "State": {"Running": True, "Pid": os.getpid()},
-        "Config": {"Env": ["CUDA_VERSION=12.4.1"]},
-    }
-    (docker / "container-inspect-train").write_text(json.dumps([inspected]))
-    with open_image("train") as found:
-        assert (found.kind, found.args) == ("container", ("sh", "-c", "true"))
-        assert found.variables == {"CUDA_VERSION": "12.4.1"}
-        assert found.root_fd is not None
-
-
-@pytest.mark.parametrize(
-    ("layer", "user", "why"),
-    [
-        (None, 0, "its engine reports no layers: start a container of it"),
-        ("/nothing:/neither", 1000, "its layers can only be mounted by root. Use sudo"),
-        ("/nothing:/neither", 0, "its layers could not be mounted"),
-    ],
-)
-def test_if_no_file_can_be_read_the_images_configuration_is_used(
-    docker: Path, monkeypatch: pytest.MonkeyPatch, layer: str | None, user: int, why: str
-) -> None:
-    driver = {"GraphDriver": {"Name": "overlay2", "Data": {"LowerDir": layer}}} if layer else {}
-    inspected = {"Config": {"Env": ["CUDA_VERSION=12.4.1"]}, **driver}
-    (docker / "image-inspect-cuda").write_text(json.dumps([inspected]))
-    monkeypatch.setattr("os.geteuid", lambda: user)
-    with open_image("cuda") as found:
-        assert found.root_fd is None
-        assert found.variables == {"CUDA_VERSION": "12.4.1"}
-        assert found.note.startswith(f"only its configuration is known, because {why}")
-
-
 @pytest.mark.parametrize(
     ("answer", "told"),
     [(None, "docker has no image or container of that name"), ("{", "an unknown answer")],

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ from gpushare.listen_address import is_authorized
 from gpushare.protocol.kubernetes import DRIVER
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import AllocatedPart, ScheduledClaim
-from tests.stack.kubectl import KUBECTL, Kubectl, put_exporter, put_node
+from tests.stack.kubectl import Kubectl, put_exporter, put_node
 from tests.unit.exporter import made as figures
 from tests.unit.kubernetes import made
 
@@ -272,33 +269,3 @@ def test_a_pod_outside_the_charts_namespace_is_not_asked(
     assert not any("/proxy/" in request for request in cluster.requests)
     done = kubectl.run("gpushare", "ls", "--system-namespace", "team")
     assert len(rows(done.stdout)) == 3
-
-
-def test_kubectl_ends_with_the_plugin(kubectl: Kubectl, cluster: StandInApiServer) -> None:
-    asked, answered = threading.Event(), threading.Event()
-
-    def wait(_method: str, _path: str) -> None:
-        asked.set()
-        answered.wait(60)
-
-    cluster.fault = wait
-    command = [str(KUBECTL), "gpushare", "ls"]
-    with (
-        tempfile.TemporaryDirectory(prefix="kubectl-") as folder,  # a short path
-        subprocess.Popen(command, env={**kubectl.environment, "TMPDIR": folder}) as process,
-    ):
-        assert asked.wait(60)
-        (place,) = Path(folder).glob("*/api")
-        process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
-    answered.set()
-    assert not place.parent.exists()
-    assert not any(str(place).encode() in file.read_bytes() for file in command_lines())
-
-
-def command_lines() -> Iterator[Path]:
-    """Yield the files that have the command line of a process that still runs."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            (process / "cmdline").read_bytes()
-            yield process / "cmdline"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import tomlkit
-import yaml
 from tomlkit.exceptions import ParseError
 
 from gpushare.engines import find
@@ -337,22 +336,6 @@ def test_a_missing_key_is_added_and_taken_back(machine: Path, theirs: str) -> No
     assert "(edited by you)" in setup(machine).stdout
     assert setup(machine, "--undo").exit_code == 0
     assert snapshot(machine) == before
-
-
-def test_edits_after_it_stay(machine: Path) -> None:
-    file = machine / "etc/gpushare/gpushare.yaml"
-    write(file, "# mine\nreserve: 1GiB\n")
-    setup(machine, "--kubernetes", "plugin")
-    loaded = yaml.safe_load(file.read_text())
-    assert loaded == {
-        "reserve": "1GiB",
-        "driver": {"cdi_spec": SPEC},
-        "kubernetes": {"mode": "plugin"},
-    }
-    file.write_text(file.read_text() + "max_tenants: 4\n")
-    assert "do    " not in setup(machine).stdout
-    setup(machine, "--undo")
-    assert file.read_text() == "# mine\nreserve: 1GiB\nmax_tenants: 4\n"
 
 
 @pytest.mark.parametrize("theirs", ["{reserve: 1GiB}\n", "- a\n", "a: [\n", "reserve: 1GiB\n...\n"])
