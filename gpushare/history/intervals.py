@@ -61,10 +61,17 @@ def intervals(
     """Yield the number of a subject and an interval of it, by time; `kind`: card, container."""
     first, last = 1000 * since, 1000 * until
     with reader.one_moment():
-        [[packed_since]] = reader.query(f"SELECT {PACKED_SINCE}")
-        yield from _periods(reader, kind, first, min(last, packed_since))
-        begun = max(first, packed_since) // _PERIOD_MS * _PERIOD_MS
-        for start in range(int(begun), math.ceil(last), _PERIOD_MS):
+        # What is read is what there is, whatever range is asked for.
+        [[packed_since, oldest, begun, end]] = reader.query(
+            f"SELECT {PACKED_SINCE}, (SELECT 1000 * min(start) FROM {kind}_period), "  # noqa: S608
+            f"1000 * min(start), 1000 * max(start) FROM {kind}_packed"
+        )
+        if oldest is not None:
+            yield from _periods(reader, kind, max(first, oldest), min(last, packed_since))
+        if begun is not None:
+            begun = max(first, packed_since, begun) // _PERIOD_MS * _PERIOD_MS
+            end = min(last, end + 1)
+        for start in range(int(begun or 0), math.ceil(end or 0), _PERIOD_MS):
             yield from _samples(kind, first, last, _packed(reader, kind, start))
         yield from _samples(
             kind,

@@ -12,7 +12,7 @@ import contextlib
 import json
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,9 +31,17 @@ from gpushare.history.tables import (
     SAMPLES,
 )
 
-__all__ = ["Bucket", "CardSubject", "ContainerSubject", "HistoryReader", "HistoryUnreadable"]
+__all__ = [
+    "TOO_LONG",
+    "Bucket",
+    "CardSubject",
+    "ContainerSubject",
+    "HistoryReader",
+    "HistoryUnreadable",
+]
 
 _CACHE_KIB: Final = 4096
+TOO_LONG: Final = "reading the history takes too long. Choose a shorter range"
 
 
 class HistoryUnreadable(UserError):
@@ -77,10 +85,14 @@ Subject = CardSubject | ContainerSubject
 
 
 class HistoryReader:
-    """The history in `folder`, for one thread; HistoryUnreadable where there is none."""
+    """The history in `folder`, for one thread; HistoryUnreadable where there is none.
 
-    def __init__(self, folder: Path) -> None:
+    Reading ends with HistoryUnreadable once `is_wanted` is false.
+    """
+
+    def __init__(self, folder: Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
         self._path = folder / FILE
+        self._is_wanted = is_wanted
         self._store = self._open()
 
     def __enter__(self) -> HistoryReader:
@@ -207,6 +219,8 @@ class HistoryReader:
 
     def query(self, statement: str, *values: Any) -> list[Any]:
         """Return the rows of a query; it ends at once, for the writer's log waits for it."""
+        if not self._is_wanted():
+            raise HistoryUnreadable(TOO_LONG)
         try:
             return self._store.execute(statement, values).fetchall()
         except sqlite3.Error as error:

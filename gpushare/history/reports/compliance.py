@@ -125,24 +125,25 @@ def compliance(source: ReportSource) -> Iterable[ReportRecord]:
 
 def _episodes(source: ReportSource) -> list[_Episode]:
     made: list[_Episode] = []
-    current: dict[tuple[str, str, str], _Episode] = {}
+    current: dict[str, dict[tuple[str, str], _Episode]] = {}  # by container or program
     for event in source.read_events(COMPLIANCE_EVENTS):
         name, key = event["event"], event["key"]
         if name in _DONE:
             kind, action = _DONE[name]
-            place = (key or _program(event), event["card"] if kind == "memory" else "", kind)
-            episode = current.get(place)
+            place = (event["card"] if kind == "memory" else "", kind)
+            of_owner = current.setdefault(key or _program(event), {})
+            episode = of_owner.get(place)
             if episode is None or (episode.end and action != "killed"):
                 episode = _Episode(
                     key, _program(event), event["card"], kind, event["time"], source.end
                 )
-                current[place] = episode
+                of_owner[place] = episode
                 made.append(episode)
             episode.note(event, action)
             continue
-        for (owner, card, kind), episode in current.items():
+        for (card, kind), episode in current.get(key, {}).items():
             over = name == _EXITED or (_CLEARED[name] == kind and card in {"", event["card"]})
-            if owner == key and over and not episode.end:
+            if over and not episode.end:
                 episode.end = "exited" if name == _EXITED else "cleared"
                 episode.until = event["time"]
     for episode in made:  # a program without an allocation is reported once, and not when it ends

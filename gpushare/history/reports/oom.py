@@ -86,12 +86,14 @@ class _Incident:
 def oom(source: ReportSource) -> Iterable[ReportRecord]:
     """Yield each refusal and crash, with the memory before it."""
     incidents = [*_denied(source), *_reported(source)]
-    exits = [event for event in source.read_events([_EXITED]) if event["key"]]
+    exits: dict[str, list[float]] = {}
+    for event in source.read_events([_EXITED]):
+        exits.setdefault(event["key"], []).append(event["time"])
     for incident in incidents:
-        for event in exits:
-            after = event["time"] - incident.last
+        for exited in exits.get(incident.key, []) if incident.key else []:
+            after = exited - incident.last
             # The refusals of a sample happened at some time in it.
-            if event["key"] == incident.key and -_CRASH_SECONDS <= after <= _CRASH_SECONDS:
+            if -_CRASH_SECONDS <= after <= _CRASH_SECONDS:
                 incident.exit_seconds, incident.crashed = max(0.0, after), True
     return [_record(source, one) for one in sorted(incidents, key=lambda one: one.first)]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpushare.history.intervals import intervals
-from gpushare.history.reader import ContainerSubject, HistoryReader
+from gpushare.history.reader import ContainerSubject, HistoryReader, HistoryUnreadable
 from gpushare.history.store import HistoryStore
 from gpushare.history.tables import FILE
 from gpushare.metrics_schema import Metrics
@@ -85,6 +85,35 @@ def test_old_samples_keep_minimum_maximum_and_sum(folder: Path) -> None:
         assert reader.total(who, "gpu_seconds", end - 40, end - 10) == pytest.approx(
             sum(last_samples), rel=1e-6
         )
+
+
+def test_a_range_without_an_end_reads_what_there_is(folder: Path) -> None:
+    store = HistoryStore(folder)
+    store.write(T0, metrics(container()))
+    assert len(whole(folder, 0, 9e18)) == 1  # where there are no periods yet
+    for at in range(T0 + 60, T0 + 9 * HOUR, 60):  # six hours of them are samples still
+        store.write(at, metrics(container(used_bytes=at - T0)))
+    found = whole(folder, T0 - DAY, T0 + DAY)
+    assert len(found) > 300
+    assert whole(folder, 0, 9e18) == whole(folder, -9e18, 1e300) == found
+
+
+def whole(folder: Path, since: float, until: float) -> list[Any]:
+    with HistoryReader(folder) as reader:
+        return list(intervals(reader, "container", since, until))
+
+
+def test_reading_ends_when_nobody_waits_for_it(folder: Path) -> None:
+    store = HistoryStore(folder)
+    for at in range(T0, T0 + 2 * HOUR, 60):
+        store.write(at, metrics(container()))
+    store.close()
+    asked = iter([True] * 5)
+    with (
+        HistoryReader(folder, lambda: next(asked, False)) as reader,
+        pytest.raises(HistoryUnreadable, match="Choose a shorter range"),
+    ):
+        list(intervals(reader, "container", T0, T0 + HOUR))
 
 
 def test_counters_that_begin_again_are_counted_on(folder: Path) -> None:
