@@ -21,7 +21,7 @@ from gpushare.errors import ErrorCode, UserError
 from gpushare.protocol.kubernetes import TOKEN_HEADER
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+|localhost):([0-9]{1,5})")
-_BACKLOG: Final = 32
+_BACKLOG: Final = 256
 _LEAST: Final = 16
 _MOST: Final = 4096
 

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.dashboard import DEFAULT, NO_LIBRARY
-from gpushare.errors import UserError
+from gpushare.dashboard import DEFAULT
 from gpushare.history import FOLDER
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-class NoWebLibrary(UserError):
-    """A library that serves the pages is not installed."""
 
 
 @shared.command("dashboard")
@@ -72,11 +67,8 @@ def command(
     socket (read_group in gpushare.yaml). To open it on another computer, run there:
     ssh -L 9465:/PATH NODE, and open http://localhost:9465.
     """
-    try:
-        from gpushare.dashboard import server  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise NoWebLibrary(NO_LIBRARY) from error
     from gpushare import config as configuration  # noqa: PLC0415 - reads YAML
+    from gpushare.dashboard import server  # noqa: PLC0415
     from gpushare.listen_address import parse_address  # noqa: PLC0415
 
     config = configuration.load(session.config_file())

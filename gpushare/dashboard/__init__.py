@@ -2,7 +2,7 @@
 """`gpushare dashboard`: web pages with the cards, the containers and their figures over time.
 
 It is a separate process that changes nothing: it queries the control socket as the command line
-does, and reads the metrics history. docs/adr/0034 has the reasons for its libraries.
+does, and reads the metrics history. docs/adr/0034 has the reasons for how it is made.
 
 | module | content |
 |---|---|
@@ -14,13 +14,6 @@ does, and reads the metrics history. docs/adr/0034 has the reasons for its libra
 | static | the pages: HTML, CSS and JavaScript modules, and uPlot |
 """
 
-import sys
 from typing import Final
 
 DEFAULT: Final = "127.0.0.1:9465"
-#: The error if the libraries, an optional dependency, are missing.
-NO_LIBRARY: Final = (
-    f"starlette and uvicorn are not installed. Run {sys.executable} -m pip install starlette "
-    "uvicorn (the extra `dashboard` of gpushare-runtime), or install Debian's python3-starlette "
-    "and python3-uvicorn"
-)

@@ -14,22 +14,19 @@ would also send to the servers of other users on this machine.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import secrets
 import socket
 import stat
+import sys
 from collections.abc import Collection
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
-
-from gpushare.listen_address import is_authorized, read_token
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from gpushare.http_server import HttpRequest, Response
+from gpushare.listen_address import BadToken, is_authorized, read_token
 
 #: Everything comes from this server; nothing runs that is not a file of it.
 HEADERS: Final = {
@@ -58,41 +55,30 @@ class DashboardToken:
 
 
 class AccessGuard:
-    """Passes on the requests that may be answered. Without `token`, every client may read."""
+    """Refuses the requests that may not be answered. Without `token`, every client may read."""
 
-    def __init__(
-        self, app: ASGIApp, token: DashboardToken | None, names: Collection[str] = ()
-    ) -> None:
-        self._app = app
+    def __init__(self, token: DashboardToken | None, names: Collection[str] = ()) -> None:
         self._token = token
         self._names = {"localhost", socket.gethostname().lower(), *map(str.lower, names)}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request (ASGI): the server has neither WebSockets nor a lifespan."""
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                private = scope["path"].startswith(PROTECTED)
-                headers["Cache-Control"] = "no-store" if private else "no-cache"
-            await send(message)
-
-        refused = self._refused(Headers(scope=scope), scope["path"])
-        answer = self._app if refused is None else refused
-        await answer(scope, receive, send_guarded)
-
-    def _refused(self, headers: Headers, path: str) -> JSONResponse | None:
-        if not self._is_known(headers.get("host", "")):
+    def refused(self, request: HttpRequest) -> Response | None:
+        """Return the refusal of a request; None: it may be answered."""
+        if not self._is_known(request.headers.get("host", "")):
             text = "this is no name of this server; add it with gpushare dashboard --host-name"
-            return JSONResponse({"error": text}, HTTPStatus.MISDIRECTED_REQUEST)
-        if self._token is None or not path.startswith(PROTECTED):
+            return json_response({"error": text}, HTTPStatus.MISDIRECTED_REQUEST)
+        if request.method not in {"GET", "HEAD"}:
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
+        if self._token is None or not request.path.startswith(PROTECTED):
             return None
-        if is_authorized(headers, self._token.read()):
-            return None
+        try:
+            if is_authorized(request.headers, self._token.read()):
+                return None
+        except BadToken as bad:
+            sys.stderr.write(f"gpushare dashboard: {bad}\n")
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
         text = "open the address that gpushare dashboard printed: it has the token"
-        return JSONResponse(
-            {"error": text}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+        return json_response(
+            {"error": text}, HTTPStatus.UNAUTHORIZED, **{"WWW-Authenticate": "Bearer"}
         )
 
     def _is_known(self, host: str) -> bool:
@@ -107,6 +93,12 @@ class AccessGuard:
         except ValueError:
             return False
         return True
+
+
+def json_response(data: object, status: HTTPStatus = HTTPStatus.OK, **headers: str) -> Response:
+    """Return `data` as JSON, in ASCII: a name may have half of a surrogate pair."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return Response(status, text.encode(), "application/json", headers)
 
 
 def share_with_readers(path: Path, control: Path) -> None:

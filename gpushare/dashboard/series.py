@@ -110,10 +110,15 @@ class MetricGraph:
         return text.getvalue()
 
 
-def time_range(since: float, until: float, now: float) -> TimeRange:
-    """Return the range with a step for about MOST_POINTS points; BadGraph if it is invalid."""
+def check_range(since: float, until: float) -> None:
+    """Raise BadGraph for a range that is longer than any history, or that has no time in it."""
     if not 0 <= since < until or until - since > LONGEST_SECONDS:
         raise BadGraph("since must be before until, and the range at most 92 days")
+
+
+def time_range(since: float, until: float, now: float) -> TimeRange:
+    """Return the range with a step for about MOST_POINTS points; BadGraph if it is invalid."""
+    check_range(since, until)
     finest = _COARSE_STEP if since < now - _FINE_SECONDS - _COARSE_STEP else STEPS[0]
     fitting = (step for step in STEPS if (until - since) / step <= MOST_POINTS)
     step = max(finest, next(fitting, STEPS[-1]))

@@ -3,39 +3,49 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import gzip
 import math
 import signal
+import socket
 import ssl
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+import urllib.parse
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import uvicorn
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from typing import TYPE_CHECKING, Final
 
 from gpushare.client import RequestRefused, UnknownTenant
 from gpushare.dashboard import DEFAULT, reports
-from gpushare.dashboard.access import AccessGuard, DashboardToken, share_with_readers
+from gpushare.dashboard.access import (
+    HEADERS,
+    PROTECTED,
+    AccessGuard,
+    DashboardToken,
+    json_response,
+    share_with_readers,
+)
 from gpushare.dashboard.live import LiveNode
-from gpushare.dashboard.series import BadGraph, MetricGraph, graph, subjects, time_range
+from gpushare.dashboard.series import (
+    BadGraph,
+    MetricGraph,
+    check_range,
+    graph,
+    subjects,
+    time_range,
+)
 from gpushare.errors import ErrorCode, UserError
 from gpushare.events import EVENTS
-from gpushare.history.reader import HistoryReader
+from gpushare.history.reader import TOO_LONG, HistoryReader, HistoryUnreadable
+from gpushare.http_server import HttpRequest, HttpServer, Response, Work
 from gpushare.listen_address import Address, listen, refuse_open
 from gpushare.prices import Prices
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from gpushare.protocol import HistoryEvent
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -44,7 +54,13 @@ _PROTECT: Final = (
     f"listen on {DEFAULT}"
 )
 _MOST_EVENTS: Final = 500
-_STOP_SECONDS: Final = 2
+_LEAST_COMPRESSED: Final = 1024
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 _STATUS: Final = {
     ErrorCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     ErrorCode.FORBIDDEN: HTTPStatus.FORBIDDEN,
@@ -98,10 +114,8 @@ class DashboardPages:
         self._history = history
         self._prices = prices
         self._clock = clock
-
-    def app(self, token: DashboardToken | None, names: tuple[str, ...] = ()) -> Starlette:
-        """Return the ASGI application; without a token, every client may read."""
-        api = {
+        self._files = _static_files()
+        self._api: Mapping[str, Callable[[ApiRequest], Response]] = {
             "now": self.now,
             "subjects": self.subjects,
             "series": self.series,
@@ -111,158 +125,206 @@ class DashboardPages:
             "reports": self.reports,
             "report": self.report,
         }
-        return Starlette(
-            routes=[
-                *(Route(f"/api/{name}", endpoint) for name, endpoint in api.items()),
-                Mount("/", StaticFiles(directory=STATIC, html=True)),
-            ],
-            middleware=[
-                Middleware(AccessGuard, token=token, names=names),
-                Middleware(GZipMiddleware, minimum_size=1024),
-            ],
-            exception_handlers={UserError: _refused, BadGraph: _refused},
-        )
 
-    def now(self, _request: Request) -> Response:
+    def answer(self, guard: AccessGuard, request: HttpRequest) -> Response | Work:
+        """Return the response to a request that `guard` lets pass, or how to make it."""
+        found = guard.refused(request) or self._files.get(request.path)
+        if found is None:
+            endpoint = self._api.get(request.path.removeprefix(PROTECTED))
+            if endpoint is not None and request.path.startswith(PROTECTED):
+                return lambda: _finished(request, _made(endpoint, request))
+        return _finished(request, found or Response(HTTPStatus.NOT_FOUND))
+
+    def now(self, _request: ApiRequest) -> Response:
         """The last answer of gpushared."""
-        return JSONResponse(self._live.now())
+        return json_response(self._live.now())
 
-    def subjects(self, request: Request) -> Response:
+    def subjects(self, request: ApiRequest) -> Response:
         """The cards and containers that the history has in a range."""
-        since, until = _number(request, "since"), _number(request, "until")
-        with HistoryReader(self._history) as reader:
-            return JSONResponse(subjects(reader, since, until))
+        with self._reader(request) as reader:
+            return json_response(subjects(reader, *request.range))
 
-    def series(self, request: Request) -> Response:
+    def series(self, request: ApiRequest) -> Response:
         """The data of a graph."""
-        return JSONResponse(self._graph(request).document())
+        return json_response(self._graph(request).document())
 
-    def series_csv(self, request: Request) -> Response:
+    def series_csv(self, request: ApiRequest) -> Response:
         """The same for a spreadsheet."""
-        return Response(
-            self._graph(request).csv(),
-            media_type="text/csv",
-            headers={"Content-Disposition": 'attachment; filename="gpushare.csv"'},
-        )
+        return _file("gpushare.csv", self._graph(request).csv(), "text/csv")
 
-    def why(self, request: Request) -> Response:
+    def why(self, request: ApiRequest) -> Response:
         """A container's memory by kind."""
-        return JSONResponse(self._live.client.why(request.query_params.get("name", "")))
+        return json_response(self._live.client.why(request.text("name")))
 
-    def events(self, request: Request) -> Response:
+    def events(self, request: ApiRequest) -> Response:
         """The last events of a container or card, or of the node."""
-        since, until = _number(request, "since"), _number(request, "until")
-        name = request.query_params.get("name", "")
-        try:
-            found = self._live.client.history(name, since)
-            rows = [row for row in found if row["time"] < until]
-        except UnknownTenant:
-            rows = []
-        return JSONResponse(
-            [{**row, "text": EVENTS.get(row["event"], "")} for row in rows[-_MOST_EVENTS:]]
-        )
+        since, until = request.range
+        found: collections.deque[HistoryEvent] = collections.deque(maxlen=_MOST_EVENTS)
+        with contextlib.suppress(UnknownTenant):
+            rows = request.while_wanted(self._live.client.history(request.text("name"), since))
+            found.extend(row for row in rows if row["time"] < until)
+        return json_response([{**row, "text": EVENTS.get(row["event"], "")} for row in found])
 
-    def reports(self, _request: Request) -> Response:
+    def reports(self, _request: ApiRequest) -> Response:
         """The names of the reports."""
-        return JSONResponse(reports.catalogue())
+        return json_response(reports.catalogue())
 
-    def report(self, request: Request) -> Response:
+    def report(self, request: ApiRequest) -> Response:
         """A report, as the page shows it or in a `format` of `gpushare report`."""
-        query = request.query_params
-        name, form = query.get("name", ""), query.get("format", "")
+        name, form = request.text("name"), request.text("format")
         if name not in reports.REPORTS or form not in {"", *reports.MEDIA}:
             raise BadGraph("there is no such report or format")
-        since, until = _number(request, "since"), _number(request, "until")
-        chosen = {part: query.get(part, "") for part in reports.FILTERS}
+        since, until = request.range
+        chosen = {part: request.text(part) for part in reports.FILTERS}
 
         def events(names: Collection[str]) -> list[HistoryEvent]:
             return [
                 one
-                for one in self._live.client.history("", since)
+                for one in request.while_wanted(self._live.client.history("", since))
                 if one["event"] in names and one["time"] < until and source.has(one)
             ]
 
-        with HistoryReader(self._history) as reader:
+        with self._reader(request) as reader:
             source = reports.FilteredSource(
                 reader, since, until, events, self._prices, filter=reports.ReportFilter(**chosen)
             )
-            table = reports.make_report(name, source, query.get("by", ""))
+            table = reports.make_report(name, source, request.text("by"))
         if not form:
-            return JSONResponse(reports.page(table))
+            return json_response(reports.page(table))
         tail, media = reports.MEDIA[form]
-        place = f'attachment; filename="gpushare-{name}.{tail}"'
-        return Response(
-            reports.FORMATS[form](table),
-            media_type=media,
-            headers={"Content-Disposition": place},
-        )
+        return _file(f"gpushare-{name}.{tail}", reports.FORMATS[form](table), media)
 
-    def _graph(self, request: Request) -> MetricGraph:
-        asked = time_range(_number(request, "since"), _number(request, "until"), self._clock())
-        wanted = request.query_params.getlist("subject")
-        figures = request.query_params.getlist("figure")
-        with HistoryReader(self._history) as reader:
-            return graph(reader, wanted, figures, asked)
+    def _graph(self, request: ApiRequest) -> MetricGraph:
+        asked = time_range(*request.range, self._clock())
+        with self._reader(request) as reader:
+            return graph(reader, request.texts("subject"), request.texts("figure"), asked)
+
+    def _reader(self, request: ApiRequest) -> HistoryReader:
+        return HistoryReader(self._history, request.is_wanted)
 
 
-def _number(request: Request, name: str) -> float:
+class ApiRequest:
+    """What a page asks for."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.is_wanted = request.is_wanted
+        self._query = urllib.parse.parse_qs(request.query, keep_blank_values=True)
+
+    def texts(self, name: str) -> list[str]:
+        """Return all values of a parameter."""
+        return self._query.get(name, [])
+
+    def text(self, name: str) -> str:
+        """Return the last value of a parameter; empty without one."""
+        return self.texts(name)[-1] if self.texts(name) else ""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """`since` and `until`; BadGraph if they are invalid."""
+        since, until = self._time("since"), self._time("until")
+        check_range(since, until)
+        return since, until
+
+    def while_wanted(self, rows: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
+        """Yield the rows, until nobody waits for the answer."""
+        for row in rows:
+            if not self.is_wanted():
+                raise HistoryUnreadable(TOO_LONG)
+            yield row
+
+    def _time(self, name: str) -> float:
+        try:
+            value = float(self.text(name))
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise BadGraph(f"{name} must be a time in seconds since the epoch")
+        return value
+
+
+def _made(endpoint: Callable[[ApiRequest], Response], request: HttpRequest) -> Response:
+    """Return the answer to a request, or why there is none."""
     try:
-        value = float(request.query_params.get(name, ""))
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise BadGraph(f"{name} must be a time in seconds since the epoch")
-    return value
-
-
-def _refused(_request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestRefused):
-        status = HTTPStatus.TOO_MANY_REQUESTS
-    elif isinstance(error, UserError):
+        return endpoint(ApiRequest(request))
+    except BadGraph as error:
+        return json_response({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+    except UserError as error:
         status = _STATUS.get(error.code, HTTPStatus.SERVICE_UNAVAILABLE)
-    else:
-        status = HTTPStatus.BAD_REQUEST
-    return JSONResponse({"error": str(error)}, status)
+        if isinstance(error, RequestRefused):
+            status = HTTPStatus.TOO_MANY_REQUESTS
+        return json_response({"error": str(error)}, status)
+
+
+def _finished(request: HttpRequest, response: Response) -> Response:
+    """Return it with the headers of every response, compressed if the client can read that."""
+    is_private = request.path.startswith(PROTECTED)
+    headers = {**HEADERS, "Cache-Control": "no-store" if is_private else "no-cache"}
+    headers |= {"Vary": "Accept-Encoding", **response.headers}
+    body = response.body
+    if len(body) >= _LEAST_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
+        body, headers = gzip.compress(body, 6), {**headers, "Content-Encoding": "gzip"}
+    return replace(response, body=body, headers=headers)
+
+
+def _file(name: str, text: str, media: str) -> Response:
+    """Return a file to download; half of a surrogate pair, which a name may have, is escaped."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    body = text.encode("utf-8", "backslashreplace")
+    return Response(body=body, content_type=f"{media}; charset=utf-8", headers=headers)
+
+
+def _static_files() -> dict[str, Response]:
+    """Return the files of the pages by their paths."""
+    files = [path for path in STATIC.rglob("*") if path.is_file()]
+    found = {
+        f"/{path.relative_to(STATIC)}": Response(
+            body=path.read_bytes(), content_type=_TYPES.get(path.suffix, "text/plain")
+        )
+        for path in files
+    }
+    return {**found, "/": found["/index.html"]}
 
 
 @contextlib.contextmanager
-def opened(options: DashboardOptions) -> Iterator[tuple[uvicorn.Server, list[Any], str]]:
-    """Listen; yield the server, its sockets, and the address to open in a browser."""
+def opened(options: DashboardOptions) -> Iterator[tuple[HttpServer, str]]:
+    """Listen; yield the server, and the address to open in a browser."""
     options.check()
     is_socket = options.listen.path is not None
     token = None if is_socket or options.is_mutual else DashboardToken(options.token_file)
     if token is not None:
         token.read()  # a bad file is refused before the first request
     pages = DashboardPages(LiveNode(options.socket), options.history, options.prices)
-    config = uvicorn.Config(
-        pages.app(token, options.host_names),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_STOP_SECONDS,
-        ws="none",
-        lifespan="off",
-        ssl_certfile=options.certificate,
-        ssl_keyfile=str(options.key) if options.key else None,
-        ssl_ca_certs=str(options.client_ca) if options.client_ca else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if options.is_mutual else ssl.CERT_NONE,
-    )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(f"--tls-certificate {options.certificate}: {error}") from error
+    guard = AccessGuard(token, options.host_names)
+    tls = _tls(options)
     listener = listen(options.listen)
     try:
         if options.listen.path is not None:
             share_with_readers(options.listen.path, options.socket)
-        yield uvicorn.Server(config), [listener], _address(options, listener, token)
+        server = HttpServer(listener, partial(pages.answer, guard), tls)
+        yield server, _address(options, listener, token)
     finally:
         listener.close()
         if options.listen.path is not None:
             options.listen.path.unlink(missing_ok=True)
 
 
-def _address(options: DashboardOptions, listener: Any, token: DashboardToken | None) -> str:
+def _tls(options: DashboardOptions) -> ssl.SSLContext | None:
+    if options.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.certificate, options.key)
+        if options.client_ca is not None:
+            context.load_verify_locations(options.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"--tls-certificate {options.certificate}: {error}") from error
+    return context
+
+
+def _address(
+    options: DashboardOptions, listener: socket.socket, token: DashboardToken | None
+) -> str:
     """Return the address; one with the token of this process shows it after a #."""
     if options.listen.path is not None:
         return str(options.listen)
@@ -275,12 +337,7 @@ def _address(options: DashboardOptions, listener: Any, token: DashboardToken | N
 
 def serve(options: DashboardOptions, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` gets the address."""
-    with opened(options) as (server, listeners, address):
-
-        def stop(_number: int, _frame: Any) -> None:
-            # An exception could be raised where Python ignores it, for example in an import.
-            server.should_exit = True
-
-        signal.signal(signal.SIGTERM, stop)
+    with opened(options) as (server, address):
+        signal.signal(signal.SIGTERM, lambda *_: server.stop())
         ready(address)
-        server.run(sockets=listeners)
+        server.serve()

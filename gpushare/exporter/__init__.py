@@ -10,5 +10,9 @@ does. gpushared itself never listens on a network, and the exporter can report t
 | node, sensors, containers | tables of the metric families |
 | aliases | names of other exporters for the same metrics |
 | exposition | the text that Prometheus reads |
-| http_server | HTTP requests of untrusted clients, bounded in size and time |
 """
+
+from typing import Final
+
+#: Outside 9100-9999, which other exporters use (see the list of default ports in Prometheus' wiki).
+DEFAULT: Final = "127.0.0.1:10418"

@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import gpushare
 from gpushare import listen_address
 from gpushare.client import DEFAULT_SOCKET
 from gpushare.errors import UserError, exit_with
+from gpushare.exporter import DEFAULT
 from gpushare.exporter.aliases import COMPAT
-from gpushare.exporter.exposition import expose
-from gpushare.exporter.http_server import DEFAULT, HttpRequest, HttpServer, Response
-from gpushare.exporter.metric_family import SnapshotSource
+from gpushare.exporter.exposition import expose, wants_openmetrics
+from gpushare.exporter.metric_family import Snapshot, SnapshotSource
+from gpushare.http_server import HttpRequest, HttpServer, Response, Work
 
 _WELCOME: Final = b"gpushare-exporter: Prometheus metrics are at /metrics\n"
 _RESTRICTED: Final = (
@@ -49,9 +52,11 @@ class ExporterServer:
         self._compat = compat
         self._token_file = token_file
         self._open_to_all = open_to_all
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[Snapshot, Response]] = {}
 
-    def answer(self, request: HttpRequest) -> Response:
-        """Return the response to a request."""
+    def answer(self, request: HttpRequest) -> Response | Work:
+        """Return the response to a request, or how to make it."""
         if request.method not in {"GET", "HEAD"}:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         refused = self._refused(request)
@@ -60,13 +65,24 @@ class ExporterServer:
         if request.path == "/":
             return Response(body=_WELCOME)
         if request.path == "/rows":
-            rows = json.dumps(self._source.snapshot().document())
-            return Response(body=rows.encode(), content_type="application/json")
+            return functools.partial(self._made, "rows", _rows)
         if request.path != "/metrics":
             return Response(HTTPStatus.NOT_FOUND)
-        text, content_type = expose(
-            self._source.snapshot(), request.headers.get("accept", ""), self._compat
-        )
+        accept = request.headers.get("accept", "")
+        form = "OpenMetrics" if wants_openmetrics(accept) else "text"
+        return functools.partial(self._made, form, lambda found: self._metrics(found, accept))
+
+    def _made(self, form: str, make: Callable[[Snapshot], Response]) -> Response:
+        """Return a response of the current figures; all clients get the same one."""
+        with self._lock:
+            snapshot = self._source.snapshot()
+            known = self._kept.get(form)
+            if known is None or known[0] is not snapshot:
+                known = self._kept[form] = snapshot, make(snapshot)
+            return known[1]
+
+    def _metrics(self, snapshot: Snapshot, accept: str) -> Response:
+        text, content_type = expose(snapshot, accept, self._compat)
         return Response(body=text, content_type=content_type)
 
     def _refused(self, request: HttpRequest) -> Response | None:
@@ -82,6 +98,10 @@ class ExporterServer:
         if listen_address.is_authorized(request.headers, wanted):
             return None
         return Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _rows(snapshot: Snapshot) -> Response:
+    return Response(body=json.dumps(snapshot.document()).encode(), content_type="application/json")
 
 
 def main() -> None:
@@ -108,12 +128,10 @@ def main() -> None:
 
 
 def _serve(listener: socket.socket, site: ExporterServer) -> None:
-    def stop(_number: int, _frame: Any) -> None:
-        sys.exit(0)
-
+    server = HttpServer(listener, site.answer)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    HttpServer(listener, site.answer).serve()
+        signal.signal(number, lambda *_: server.stop())
+    server.serve()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -31,12 +31,17 @@ _WANTS_OPENMETRICS: Final = re.compile(
 )
 
 
+def wants_openmetrics(accept: str) -> bool:
+    """Whether a client with this header gets OpenMetrics."""
+    return _WANTS_OPENMETRICS.search(accept) is not None
+
+
 def expose(snapshot: Snapshot, accept: str = "", compat: Sequence[str] = ()) -> tuple[bytes, str]:
     """Return the text and its content type; `accept` is the client's header.
 
     `compat` are keys of COMPAT, whose families are added to gpushare's own.
     """
-    is_open = _WANTS_OPENMETRICS.search(accept) is not None
+    is_open = wants_openmetrics(accept)
     lines: list[str] = []
     for family in (*FAMILIES, *(family for name in compat for family in COMPAT[name])):
         lines += _head(family, is_open=is_open)

@@ -4,28 +4,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
+import ipaddress
 import json
+import os
+import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpushare.exporter import http_server as served
+from gpushare import http_server as served
 from gpushare.exporter.__main__ import ExporterServer
-from gpushare.exporter.http_server import (
+from gpushare.exporter.metric_family import SnapshotSource
+from gpushare.http_server import (
     BadHttpRequest,
     HttpRequest,
     HttpServer,
+    Respond,
     Response,
     parse_request,
 )
-from gpushare.exporter.metric_family import SnapshotSource
 
 pytestmark = pytest.mark.gate
 
@@ -34,11 +40,17 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 Address = tuple[str, int]
 
 
-def serving(site: ExporterServer) -> tuple[socket.socket, Address]:
-    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    server = HttpServer(listener, site.answer)
-    threading.Thread(target=server.serve, daemon=True).start()
-    return listener, listener.getsockname()
+@contextlib.contextmanager
+def serving(respond: Respond) -> Iterator[Address]:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        server = HttpServer(listener, respond)
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            server.stop()
+            thread.join()
 
 
 @pytest.fixture
@@ -50,10 +62,8 @@ def site(tmp_path: Path) -> ExporterServer:
 
 @pytest.fixture
 def address(site: ExporterServer) -> Iterator[Address]:
-    listener, found = serving(site)
-    yield found
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
+    with serving(site.answer) as found:
+        yield found
 
 
 def ask(address: Address, sent: bytes) -> bytes:
@@ -131,61 +141,154 @@ def test_any_bytes_are_a_request_or_none(sent: bytes) -> None:
         assert parse_request(sent).path.startswith("/")
 
 
-def test_a_slow_client_is_disconnected_and_delays_no_other(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served, "HEAD_SECONDS", 1.0)
-    slow = [socket.create_connection(address, timeout=30) for _ in range(served.MOST)]
-    for link in slow:
-        link.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-    answers = {link.recv(4096).split()[1] for link in slow}
-    assert answers <= {b"408", b"503"}
-    for link in slow:
-        link.close()
-    assert status_in_the_end(address) == 200
+@contextlib.contextmanager
+def clients(address: Address, sent: bytes, count: int) -> Iterator[list[socket.socket]]:
+    """Open `count` connections, and send the same on each."""
+    with contextlib.ExitStack() as opened:
+        made = []
+        for _ in range(count):
+            link = opened.enter_context(socket.create_connection(address, timeout=30))
+            with contextlib.suppress(ConnectionError):
+                link.sendall(sent)
+            made.append(link)
+        yield made
 
 
-def status_in_the_end(address: Address) -> int:
-    """Return what a request comes to once those before have let go of their places."""
-    for _ in range(1000):
-        found = status(address, GET)
-        if found != HTTPStatus.SERVICE_UNAVAILABLE:
-            return found
-    raise AssertionError("the places are never free again")
+def is_ended(link: socket.socket) -> bool:
+    """Wait until the server says or ends something; whether it is the end."""
+    try:
+        return not link.recv(4096)
+    except ConnectionError:
+        return True
 
 
-def test_a_client_above_the_limit_gets_a_message(address: Address) -> None:
-    held = [socket.create_connection(address, timeout=30) for _ in range(served.MOST)]
-    for link in held:
-        link.sendall(b"GET")
-    while status(address, GET) != HTTPStatus.SERVICE_UNAVAILABLE:
-        pass  # until the last of them has its place
-    for link in held:
-        link.close()
-    assert status_in_the_end(address) == 200
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
+def test_a_thousand_half_open_requests_keep_no_scrape_out(address: Address, sent: bytes) -> None:
+    for _ in range(4):
+        with clients(address, sent, 300) as held:
+            assert status(address, GET) == 200
+            # The oldest have made room for the later ones, of which there is no end.
+            assert all(map(is_ended, held[: -served.EACH]))
 
 
-def test_a_client_that_does_not_read_is_disconnected(
-    site: ExporterServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended, serve = threading.Event(), HttpServer._serve
+def test_a_slow_client_is_disconnected(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "HEAD_SECONDS", 0.5)
+    with clients(address, b"GET /metrics HTTP/1.1\r\nX: ", 20) as held:
+        assert all(map(is_ended, held))
 
-    def until_its_end(server: HttpServer, link: socket.socket) -> None:
-        serve(server, link)
-        ended.set()
 
-    monkeypatch.setattr(HttpServer, "_serve", until_its_end)
+LARGE = Response(body=b"x" * 50_000_000)
+
+
+def test_clients_that_do_not_read_keep_no_scrape_out() -> None:
+    def respond(request: HttpRequest) -> Response:
+        return LARGE if request.path == "/large" else Response()
+
+    large = b"GET /large HTTP/1.1\r\n\r\n"
+    with serving(respond) as address, clients(address, large, 3 * served.EACH):
+        assert status(address, GET) == 200
+
+
+def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, send = threading.Event(), served._send
+
+    async def until_its_end(writer: Any, *parts: bytes) -> None:
+        try:
+            await send(writer, *parts)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(served, "_send", until_its_end)
     monkeypatch.setattr(served, "SEND_SECONDS", 0.1)
-    monkeypatch.setattr(site, "answer", lambda _request: Response(body=b"x" * 50_000_000))
-    listener, address = serving(site)
-    with listener, socket.create_connection(address, timeout=30) as link:
+    with serving(lambda _: LARGE) as address, socket.create_connection(address, 30) as link:
         link.sendall(GET)
         assert ended.wait(60)
         received = 0
         with contextlib.suppress(ConnectionError):
             while more := link.recv(1 << 20):
                 received += len(more)
-    assert received < 50_000_000
+    assert received < len(LARGE.body)
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_a_client_has_few_threads_and_all_together_have_some_more(
+    monkeypatch: pytest.MonkeyPatch, is_one: bool
+) -> None:
+    most = served.WORKERS_EACH if is_one else served.WORKERS
+    if not is_one:
+        monkeypatch.setattr(served, "client_of", lambda _, address: address)
+    lock, running, counts = threading.Lock(), [0], []
+    all_of_them = threading.Barrier(most)
+
+    def work() -> Response:
+        with lock:
+            running[0] += 1
+            counts.append(running[0])
+        all_of_them.wait(60)
+        with lock:
+            running[0] -= 1
+        return Response()
+
+    with serving(lambda _: work) as address, clients(address, GET, 3 * most) as held:
+        assert all(link.recv(4096).startswith(b"HTTP/1.1 200 ") for link in held)
+    assert max(counts) == most
+
+
+def until_unwanted(request: HttpRequest) -> Response:
+    while request.is_wanted():
+        os.sched_yield()
+    return Response(HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def test_work_ends_with_its_client() -> None:
+    events: queue.Queue[str] = queue.Queue()
+
+    def work(request: HttpRequest) -> Response:
+        events.put("begun")
+        until_unwanted(request)
+        events.put("ended")
+        return Response()
+
+    with serving(lambda request: functools.partial(work, request)) as address:
+        with clients(address, GET, 1):
+            assert events.get(timeout=60) == "begun"
+        assert events.get(timeout=60) == "ended"
+
+
+def test_work_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "WORK_SECONDS", 0.2)
+    with serving(lambda request: functools.partial(until_unwanted, request)) as address:
+        assert status(address, GET) == HTTPStatus.SERVICE_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("127.0.0.1", "loopback"),
+        ("127.9.9.9", "loopback"),
+        ("::1", "loopback"),
+        ("::ffff:127.0.0.1", "loopback"),
+        ("10.0.0.7", ipaddress.ip_address("10.0.0.7")),
+        ("::ffff:10.0.0.7", ipaddress.ip_address("10.0.0.7")),
+        ("2001:db8:0:1::1", 0x20010DB800000001),
+        ("2001:db8:0:1:ffff::", 0x20010DB800000001),
+        ("fe80::1%eth0", 0xFE80000000000000),
+    ],
+)
+def test_a_network_of_many_addresses_is_one_client(address: str, client: object) -> None:
+    with socket.socket(socket.AF_INET6) as link:
+        assert served.client_of(link, (address, 1, 0, 0)) == client
+
+
+def test_a_client_of_a_unix_socket_is_its_user() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert served.client_of(one, "") == os.getuid()
+
+
+def answer(site: ExporterServer, path: str, headers: Mapping[str, str] | None = None) -> Response:
+    found = site.answer(HttpRequest("GET", path, headers or {}))
+    return found if isinstance(found, Response) else found()
 
 
 def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
@@ -197,12 +300,12 @@ def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
     )
 
     def code(**headers: str) -> int:
-        return site.answer(HttpRequest("GET", "/metrics", headers)).status
+        return answer(site, "/metrics", headers).status
 
     assert code(authorization=f"Bearer {TOKEN}") == 200
     assert [code(), code(authorization="Bearer x"), code(authorization=TOKEN)] == [401, 401, 401]
-    assert site.answer(HttpRequest("GET", "/", {})).status == 401
-    assert site.answer(HttpRequest("GET", "/metrics", {})).headers == {"WWW-Authenticate": "Bearer"}
+    assert answer(site, "/").status == 401
+    assert answer(site, "/metrics").headers == {"WWW-Authenticate": "Bearer"}
     file.write_text("f" * 32)  # changed, without a restart
     assert code(authorization=f"Bearer {TOKEN}") == 401
     assert code(authorization=f"Bearer {'f' * 32}") == 200
@@ -216,15 +319,8 @@ def test_loopback_does_not_show_data_that_read_group_hides(tmp_path: Path) -> No
         control.bind(str(path))
         path.chmod(0o660)
         source = SnapshotSource(path, "node-1")
-        answer = ExporterServer(source, None, open_to_all=True).answer(
-            HttpRequest("GET", "/metrics")
-        )
-        assert answer.status == 403
-        assert b"read_group" in answer.body
+        refusal = answer(ExporterServer(source, None, open_to_all=True), "/metrics")
+        assert refusal.status == 403
+        assert b"read_group" in refusal.body
         control.listen()  # nobody accepts
-        assert (
-            ExporterServer(source, None, open_to_all=False)
-            .answer(HttpRequest("GET", "/metrics"))
-            .status
-            == 200
-        )
+        assert answer(ExporterServer(source, None, open_to_all=False), "/metrics").status == 200

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import threading
@@ -61,14 +60,13 @@ class ServedDashboard:
 
 @contextmanager
 def served(options: DashboardOptions) -> Iterator[ServedDashboard]:
-    with opened(options) as (server, listeners, address):
-        running = server.serve(sockets=listeners)
-        thread = threading.Thread(target=asyncio.run, args=[running])
+    with opened(options) as (server, address):
+        thread = threading.Thread(target=server.serve)
         thread.start()
         try:
             yield ServedDashboard(address, options)
         finally:
-            server.should_exit = True
+            server.stop()
             thread.join()
 
 

@@ -170,6 +170,10 @@ def test_mutual_tls_takes_the_place_of_the_token(
             ask()
         context.load_cert_chain(file)
         assert len(ask()["tenants"]) == 2
+        with contextlib.ExitStack() as opened:  # of those that never begin, none keeps it out
+            for _ in range(300):
+                opened.enter_context(socket.create_connection(("127.0.0.1", site.port), 30))
+            assert len(ask()["tenants"]) == 2
 
 
 def query(what: str, /, **parameters: Any) -> str:
@@ -234,6 +238,16 @@ def test_a_wrong_request_is_refused(site: ServedDashboard, parameters: Any, text
     assert text in json.loads(body)["error"]
 
 
+@pytest.mark.parametrize("what", ["subjects", "series", "series.csv", "events", "report"])
+@pytest.mark.parametrize("until", [9e18, 1e300, 93 * 86400])
+def test_no_range_is_longer_than_any_history(
+    site: ServedDashboard, what: str, until: float
+) -> None:
+    status, _, body = site.ask(query(what, name="usage", since=0, until=until))
+    assert status == 400
+    assert json.loads(body)["error"].endswith("and the range at most 92 days")
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_can_be_changed(site: ServedDashboard, method: str) -> None:
     for path in ("/api/now", "/", "/main.js"):
@@ -241,7 +255,8 @@ def test_nothing_can_be_changed(site: ServedDashboard, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/../server.py", "/..%2fserver.py", "/%2e%2e/access.py", "/vendor/", "/api/none"]
+    "path",
+    ["/../server.py", "/..%2fserver.py", "/%2e%2e/access.py", "/vendor/", "/api/none", "/now"],
 )
 def test_only_the_files_of_the_pages_are_served(site: ServedDashboard, path: str) -> None:
     assert site.ask(path)[0] == 404

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cloudcoil.models.prometheus_operator import v1 as operator
 
-from gpushare.exporter import http_server
+from gpushare.exporter import DEFAULT
 from gpushare.listen_address import parse_address
 
 from . import schemas
@@ -84,9 +84,9 @@ def test_prometheus_finds_each_exporter_and_presents_its_token() -> None:
     (token,) = (one["secret"] for one in pod["spec"]["volumes"] if one["name"] == "token")
     assert token == {"secretName": "gpu-token", "defaultMode": 0o440}
     (listen,) = (word for word in container["args"] if word.startswith("--listen="))
-    address = parse_address(listen.partition("=")[2], http_server.DEFAULT)
+    address = parse_address(listen.partition("=")[2], DEFAULT)
     assert (address.host, address.port) == ("::", container["ports"][0]["containerPort"])
-    assert address.port == port["port"] == int(http_server.DEFAULT.rpartition(":")[2])
+    assert address.port == port["port"] == int(DEFAULT.rpartition(":")[2])
 
 
 def test_the_exporter_has_no_privileges_and_no_access_to_the_api_server() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from gpushare.cli.kubectl import PS_HEADINGS
 from gpushare.cli.status import LS_HEADINGS
-from gpushare.exporter.http_server import HttpRequest, HttpServer, Response
 from gpushare.exporter.metric_family import Snapshot
+from gpushare.http_server import HttpRequest, HttpServer, Response
 from gpushare.kubernetes.api.slices import SLICES, devices_of
 from gpushare.kubernetes.cluster.figures import BadFigures, node_figures
 from gpushare.kubernetes.cluster.survey import INSTALL
@@ -46,10 +46,13 @@ def exporter(snapshot: Snapshot, token: str) -> Iterator[tuple[str, int]]:
         return Response(body=json.dumps(snapshot.document()).encode())
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    threading.Thread(target=HttpServer(listener, answer).serve, daemon=True).start()
-    yield listener.getsockname()
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
+    server = HttpServer(listener, answer)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    with listener:
+        yield listener.getsockname()
+        server.stop()
+        thread.join()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ KEPT = {"/etc/gpushare", "/etc/gpushare/gpushare.yaml.rpmsave"}
 IMPORTS = """
 import importlib, pkgutil, sys
 import bz2, ctypes, curses, lzma, socket, sqlite3, ssl, uuid
-import grpc, jsonschema, prctl, pynvml, starlette, tomlkit, uvicorn, yaml
+import grpc, jsonschema, prctl, pynvml, tomlkit, yaml
 import gpushare
 for module in pkgutil.walk_packages(gpushare.__path__, "gpushare."):
     if not module.name.endswith("__main__"):

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from starlette.requests import Request
 
 from gpushare.client import UnknownTenant
 from gpushare.dashboard.reports import MEDIA, REPORTS
 from gpushare.dashboard.series import BadGraph
-from gpushare.dashboard.server import DashboardPages
+from gpushare.dashboard.server import ApiRequest, DashboardPages
+from gpushare.http_server import HttpRequest
 from gpushare.prices import Prices
 from tests.unit.history.world import HOUR, T0, UUIDS, Actor, event, record
 
@@ -48,9 +48,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> DashboardPages:
     return DashboardPages(live, folder, Prices(), lambda: T0 + HOUR)
 
 
-def asked(**query: Any) -> Request:
-    text = urlencode(query, doseq=True).encode()
-    return Request({"type": "http", "query_string": text, "headers": []})
+def asked(**query: Any) -> ApiRequest:
+    return ApiRequest(HttpRequest("GET", "", query=urlencode(query, doseq=True)))
 
 
 def test_a_graph_for_a_spreadsheet_has_a_column_for_each_line_and_no_formula(
@@ -59,7 +58,7 @@ def test_a_graph_for_a_spreadsheet_has_a_column_for_each_line_and_no_formula(
     subjects = [f"container:{SERVE}", "container:none"]
     figures = ["used_bytes", "throttled_seconds"]
     response = pages.series_csv(asked(subject=subjects, figure=figures, **PERIOD))
-    heading, first, *_ = csv.reader(io.StringIO(bytes(response.body).decode()))
+    heading, first, *_ = csv.reader(io.StringIO(response.body.decode()))
     assert heading[:5] == [
         "time",
         "'=serve used_bytes (bytes)",
@@ -85,19 +84,19 @@ def test_a_report_has_what_its_filters_let_pass(
 ) -> None:
     def column(name: str, place: int) -> list[str]:
         response = pages.report(asked(name=name, **PERIOD, **chosen))
-        return [row[place] for row in json.loads(bytes(response.body))["rows"]]
+        return [row[place] for row in json.loads(response.body)["rows"]]
 
     assert column("usage", 0) == names
     assert column("compliance", 1) == overs
 
 
 def test_a_report_can_be_downloaded_in_each_format(pages: DashboardPages) -> None:
-    found = json.loads(bytes(pages.reports(asked()).body))
+    found = json.loads(pages.reports(asked()).body)
     assert [one["name"] for one in found["reports"]] == [*REPORTS]
     assert found["formats"] == [*MEDIA]
     for form, (tail, media) in MEDIA.items():
         response = pages.report(asked(name="usage", format=form, **PERIOD))
-        assert response.media_type == media
+        assert response.content_type == f"{media}; charset=utf-8"
         assert f"gpushare-usage.{tail}" in response.headers["Content-Disposition"]
         assert b"serve" in response.body
     with pytest.raises(BadGraph, match="no such report"):
@@ -105,5 +104,5 @@ def test_a_report_can_be_downloaded_in_each_format(pages: DashboardPages) -> Non
 
 
 def test_a_container_that_gpushared_does_not_know_has_no_events(pages: DashboardPages) -> None:
-    assert json.loads(bytes(pages.events(asked(name="none", **PERIOD)).body)) == []
-    assert len(json.loads(bytes(pages.events(asked(**PERIOD)).body))) == 3
+    assert json.loads(pages.events(asked(name="none", **PERIOD)).body) == []
+    assert len(json.loads(pages.events(asked(**PERIOD)).body)) == 3

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers HTTP requests of untrusted clients, bounded in size, time and number.
+
+Each connection has one request. It is in one of three stages: its head is read, its answer is made,
+its answer is sent. A stage takes `MOST` connections, and `EACH` of one client. Where it is full,
+the next connection takes the place of the one that is in it longest, of the client with the most.
+So a slow client, or a thousand of them, keeps no other one out.
+
+One thread reads and sends. Answers that take time are made on `WORKERS` other threads, of which a
+client has `WORKERS_EACH` at a time. Their work ends if the client disconnects, or after
+`WORK_SECONDS`: they ask `HttpRequest.is_wanted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import http
+import http.client
+import io
+import ipaddress
+import math
+import socket
+import ssl
+import struct
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+MOST: Final = 256
+EACH: Final = 64
+WORKERS: Final = 4
+WORKERS_EACH: Final = 2
+HEAD_BYTES: Final = 8192
+HEAD_SECONDS: Final = 5.0
+WORK_SECONDS: Final = 60.0
+SEND_SECONDS: Final = 10.0
+_UNREAD_BYTES: Final = 65536  # what is kept of an answer that its client does not read
+_REST_BYTES: Final = 65536
+_REST_SECONDS: Final = 1.0
+_NO_MEMORY_SECONDS: Final = 0.1
+_CREDENTIALS: Final = struct.Struct("3i")  # of SO_PEERCRED: PID, UID, GID
+
+
+class BadHttpRequest(Exception):
+    """An invalid request; `status` has the reason."""
+
+    def __init__(self, status: http.HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """The head of a request; the names of `headers` are in lower case.
+
+    `is_wanted` is false once nobody waits for the answer.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: str = ""
+    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response; without a body, the body is the status."""
+
+    status: http.HTTPStatus = http.HTTPStatus.OK
+    body: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+#: Makes an answer, on a thread of its own.
+Work = Callable[[], Response]
+#: Answers a request at once, or returns the work that does. Whoever may not ask is refused here.
+Respond = Callable[[HttpRequest], "Response | Work"]
+
+
+class HttpServer:
+    """Serves `listener`, with TLS if `tls` is set, until it is stopped."""
+
+    def __init__(
+        self, listener: socket.socket, respond: Respond, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._listener = listener
+        self._respond = respond
+        self._tls = tls
+        self._reading, self._working, self._sending = _Stage(), _Stage(), _Stage()
+        self._turns_of: weakref.WeakValueDictionary[Hashable, asyncio.Semaphore]
+        self._turns_of = weakref.WeakValueDictionary()
+        self._stopped = threading.Event()
+        self._wake: Callable[[], object] | None = None
+
+    def serve(self) -> None:
+        """Answer requests until `stop`."""
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._accept())
+
+    def stop(self) -> None:
+        """End `serve`, from any thread or a signal handler."""
+        self._stopped.set()
+        if self._wake is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._wake()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._turns = asyncio.Semaphore(WORKERS)
+        self._wake = functools.partial(loop.call_soon_threadsafe, _current_task().cancel)
+        self._listener.setblocking(False)
+        served: set[asyncio.Task[None]] = set()
+        while not self._stopped.is_set():
+            try:
+                link, address = await loop.sock_accept(self._listener)
+            except ConnectionError:
+                continue
+            except OSError:  # out of descriptors or memory: wait for other connections to end
+                await asyncio.sleep(_NO_MEMORY_SECONDS)
+                continue
+            served.add(one := loop.create_task(self._serve(link, address)))
+            one.add_done_callback(served.discard)
+            await asyncio.sleep(0)  # a flood of connections delays no other task
+
+    async def _serve(self, link: socket.socket, address: Any) -> None:
+        """Serve one connection. The one that takes its place cancels it."""
+        ended = threading.Event()
+        # The client has disconnected, is too slow, or has lost its place.
+        gone = contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.CancelledError)
+        with gone, link, contextlib.ExitStack() as at_end:
+            at_end.callback(ended.set)
+            client = client_of(link, address)
+            with self._reading.place(client):
+                reader, writer = await asyncio.wait_for(self._open(link), HEAD_SECONDS)
+                at_end.callback(writer.transport.abort)
+                is_head, response = await asyncio.wait_for(self._first(reader, ended), HEAD_SECONDS)
+            if not isinstance(response, Response):
+                with self._working.place(client):
+                    response = await self._made(reader, client, response)
+            with self._sending.place(client):
+                body = b"" if is_head else _body_of(response)
+                await asyncio.wait_for(_send(writer, _head_of(response), body), SEND_SECONDS)
+                await asyncio.wait_for(_finish(reader, writer), _REST_SECONDS)
+
+    async def _open(self, link: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=HEAD_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, link, ssl=self._tls)
+        transport.set_write_buffer_limits(1)  # drain() waits for all; with 0, TLS waits for ever
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def _first(
+        self, reader: asyncio.StreamReader, ended: threading.Event
+    ) -> tuple[bool, Response | Work]:
+        """Read a request; return whether it wants no body, and its answer or the work for it."""
+        try:
+            request = parse_request(await _head(reader))
+        except BadHttpRequest as bad:
+            return False, Response(bad.status)
+        until = time.monotonic() + WORK_SECONDS
+        wanted = replace(request, is_wanted=lambda: not ended.is_set() and time.monotonic() < until)
+        return request.method == "HEAD", _guarded(functools.partial(self._respond, wanted))
+
+    async def _made(self, reader: asyncio.StreamReader, client: Hashable, work: Work) -> Response:
+        """Return what `work` makes on another thread; stop waiting if the client disconnects."""
+        task = _current_task()
+        watch = asyncio.create_task(_rest(reader))
+        watch.add_done_callback(lambda done: done.cancelled() or task.cancel())
+        # Requests of a client wait for each other first, and then for those of others.
+        own = self._turns_of.setdefault(client, asyncio.Semaphore(WORKERS_EACH))
+        with contextlib.ExitStack() as turns:
+            try:
+                for semaphore in (own, self._turns):
+                    await semaphore.acquire()
+                    turns.callback(semaphore.release)
+                made = _in_thread(functools.partial(_guarded, work))
+                # A turn is over when the thread is, even if nobody waits for that.
+                over = turns.pop_all()
+                made.add_done_callback(lambda _: over.close())
+                return await asyncio.shield(made)
+            finally:
+                watch.cancel()
+                await asyncio.wait([watch])
+
+
+class _Stage:
+    """The connections in one stage, the longest there first."""
+
+    def __init__(self) -> None:
+        self._held: dict[asyncio.Task[Any], Hashable] = {}
+
+    @contextlib.contextmanager
+    def place(self, client: Hashable) -> Iterator[None]:
+        """Take a place, if necessary that of another connection."""
+        held, of_clients = self._held, Counter(self._held.values())
+        loser = client if of_clients[client] >= EACH else None
+        if loser is None and len(held) >= MOST:
+            [(loser, _)] = of_clients.most_common(1)
+        if loser is not None:
+            longest = next(task for task, one in held.items() if one == loser)
+            del held[longest]
+            longest.cancel()
+        task = _current_task()
+        held[task] = client
+        try:
+            yield
+        finally:
+            held.pop(task, None)
+
+
+async def _send(writer: asyncio.StreamWriter, *parts: bytes) -> None:
+    """Send them in pieces: the piece that the client does not read is kept a second time."""
+    for part in parts:
+        for start in range(0, len(part), _UNREAD_BYTES):
+            writer.write(part[start : start + _UNREAD_BYTES])
+            await writer.drain()
+
+
+async def _finish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Wait for the client's end: to close before it would discard what is on its way."""
+    if writer.can_write_eof():
+        writer.write_eof()
+        await _rest(reader, _REST_BYTES)
+    else:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _rest(reader: asyncio.StreamReader, most: float = math.inf) -> None:
+    """Read until the client's end, or until it has sent more than `most`."""
+    while most > 0 and (more := await reader.read(4096)):
+        most -= len(more)
+
+
+def _in_thread(call: Callable[[], Response]) -> asyncio.Future[Response]:
+    """Return the result of `call`, which raises nothing; no end of a program waits for it."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[Response] = loop.create_future()
+
+    def run() -> None:
+        found = call()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(made.set_result, found)
+
+    threading.Thread(target=run, name="http", daemon=True).start()
+    return made
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def _guarded(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception:  # noqa: BLE001 - an error in one request must not affect others
+        sys.stderr.write(traceback.format_exc())
+        return Response(http.HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def client_of(link: socket.socket, address: Any) -> Hashable:
+    """Return who is on the other end: a user, an address, or a network of IPv6.
+
+    The users of this machine cannot be told apart on loopback, which has many addresses.
+    """
+    if link.family == socket.AF_UNIX:
+        size = _CREDENTIALS.size
+        found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        return int(_CREDENTIALS.unpack(found)[1])
+    host = ipaddress.ip_address(address[0].partition("%")[0])
+    host = getattr(host, "ipv4_mapped", None) or host
+    if host.is_loopback:
+        return "loopback"
+    return host if host.version == 4 else int(host) >> 64
+
+
+def parse_request(head: bytes) -> HttpRequest:
+    """Return the request with this head; BadHttpRequest if it is invalid."""
+    line, _, rest = head.partition(b"\n")
+    words = line.rstrip(b"\r").split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.isascii():
+        raise BadHttpRequest(http.HTTPStatus.BAD_REQUEST)
+    method, target = words[0].decode(), words[1].decode()
+    if not method.isalpha() or not target.startswith("/"):
+        raise BadHttpRequest(http.HTTPStatus.BAD_REQUEST)
+    try:
+        headers = http.client.parse_headers(io.BytesIO(rest))
+    except http.client.HTTPException as error:
+        raise BadHttpRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from error
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        known = found.get(name.lower())
+        found[name.lower()] = str(value) if known is None else f"{known}, {value}"
+    path, _, query = target.partition("?")
+    return HttpRequest(method, path, found, query)
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Return the data up to the empty line."""
+    read = b""
+    while not read.endswith((b"\n\n", b"\n\r\n")):
+        try:
+            line = await reader.readline()
+        except ValueError:  # longer than the reader's limit
+            line = b" " * (HEAD_BYTES + 1)
+        if not line:
+            raise ConnectionResetError
+        read += line
+        if len(read) > HEAD_BYTES:
+            raise BadHttpRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+    return read
+
+
+def _body_of(response: Response) -> bytes:
+    status = response.status
+    return response.body or f"{status.value} {status.phrase}\n".encode()
+
+
+def _head_of(response: Response) -> bytes:
+    status = response.status
+    headers = {
+        "Content-Type": response.content_type,
+        "Content-Length": str(len(_body_of(response))),
+        "Connection": "close",
+        "X-Content-Type-Options": "nosniff",
+        **response.headers,
+    }
+    lines = (f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{''.join(lines)}\r\n".encode("ascii")
