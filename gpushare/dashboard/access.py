@@ -13,6 +13,7 @@ would also send to the servers of other users on this machine.
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import json
 import os
@@ -40,6 +41,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 PROTECTED: Final = "/api/"
+KEY: Final = f"{PROTECTED}key"
 
 
 class DashboardToken:
@@ -48,21 +50,30 @@ class DashboardToken:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._random = secrets.token_urlsafe(32).encode()
+        self._secret = secrets.token_bytes(32)
 
     def read(self) -> bytes:
         """Return it; BadToken if the file has none."""
         return self._random if self._file is None else read_token(self._file)
 
+    def key(self) -> str:
+        """Return what this process alone accepts instead, as long as the token is the same."""
+        return hmac.new(self._secret, self.read(), "sha256").hexdigest()
+
 
 class AccessGuard:
-    """Refuses the requests that may not be answered. Without `token`, every client may read."""
+    """Refuses the requests that may not be answered. Without `token`, every client may read.
+
+    A page exchanges the token for a key, and keeps only that. A server that listens on this port
+    later, and reads what the browser has stored, gets nothing that any process accepts.
+    """
 
     def __init__(self, token: DashboardToken | None, names: Collection[str] = ()) -> None:
         self._token = token
         self._names = {"localhost", socket.gethostname().lower(), *map(str.lower, names)}
 
-    def refused(self, request: HttpRequest) -> Response | None:
-        """Return the refusal of a request; None: it may be answered."""
+    def answer(self, request: HttpRequest) -> Response | None:
+        """Return the refusal of a request, or the key; None: the pages may answer it."""
         if not self._is_known(request.headers.get("host", "")):
             text = "this is no name of this server; add it with gpushare dashboard --host-name"
             return json_response({"error": text}, HTTPStatus.MISDIRECTED_REQUEST)
@@ -71,7 +82,10 @@ class AccessGuard:
         if self._token is None or not request.path.startswith(PROTECTED):
             return None
         try:
-            if is_authorized(request.headers, self._token.read()):
+            if request.path == KEY and is_authorized(request.headers, self._token.read()):
+                return json_response({"key": self._token.key()})
+            known = self._token.read(), self._token.key().encode()
+            if any(is_authorized(request.headers, one) for one in known):
                 return None
         except BadToken as bad:
             sys.stderr.write(f"gpushare dashboard: {bad}\n")

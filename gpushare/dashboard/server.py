@@ -128,7 +128,7 @@ class DashboardPages:
 
     def answer(self, guard: AccessGuard, request: HttpRequest) -> Response | Work:
         """Return the response to a request that `guard` lets pass, or how to make it."""
-        found = guard.refused(request) or self._files.get(request.path)
+        found = guard.answer(request) or self._files.get(request.path)
         if found is None:
             endpoint = self._api.get(request.path.removeprefix(PROTECTED))
             if endpoint is not None and request.path.startswith(PROTECTED):

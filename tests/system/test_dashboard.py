@@ -92,6 +92,27 @@ def clean(site: Browser) -> Iterator[None]:
     assert site.log() == []
 
 
+def test_the_page_keeps_a_key_and_not_the_token(site: Browser, program: ServiceProcess) -> None:
+    token = address_of(program).partition("#token=")[2]
+    kept = site.script(
+        "return [location.href, ...Object.values(localStorage), ...Object.values(sessionStorage)]"
+    )
+    assert token not in "".join(kept)
+    key = site.script("return sessionStorage.getItem('gpushare-key')")
+    answer = "return fetch('api/now', { headers: { Authorization: `Bearer ${arguments[0]}` } })"
+    assert site.script(f"{answer}.then((found) => found.status)", key) == 200
+    # Without it, as in another tab, the page asks for the token, and takes a new key for it.
+    site.script("sessionStorage.clear(); document.getElementById('now').click()")
+    site.until(lambda: site.script("return !!document.querySelector('#message form')"))
+    site.find("#token").send_keys(token)
+    before = site.updates()
+    site.find("#message button").click()
+    site.until(lambda: site.updates() > before)
+    assert site.script("return sessionStorage.getItem('gpushare-key')") == key
+    assert all("(Unauthorized)" in one for one in site.log())
+    site.errors.clear()
+
+
 def same(site: Browser, said: Callable[[], Any], shown: Callable[[], Any]) -> None:
     """Have the page show the same as gpushared says; look again if that changes meanwhile."""
 

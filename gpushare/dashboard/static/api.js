@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests to the server. The token comes with the address that `gpushare dashboard` prints, after
-// the #, which browsers send to no server; it is kept for this origin only.
+// the #, which browsers send to no server. It is exchanged for a key, which is kept for this tab: no
+// other process accepts it, such as one that listens on the same port later.
 
-const KEY = "gpushare-token";
+const KEY = "gpushare-key";
 
-export function takeToken() {
+export async function takeToken() {
   const found = /^#token=([^&]+)/.exec(location.hash);
   if (!found) return;
-  localStorage.setItem(KEY, found[1]);
   history.replaceState(null, "", "#/overview");
+  await setToken(found[1]);
 }
 
-export function setToken(text) {
-  localStorage.setItem(KEY, text);
+export async function setToken(token) {
+  const { key } = await (await request("key", {}, token)).json();
+  sessionStorage.setItem(KEY, key);
 }
 
 export class Refused extends Error {
@@ -29,8 +31,7 @@ function address(name, parameters) {
   return `api/${name}?${query}`;
 }
 
-async function ask(name, parameters, signal) {
-  const token = localStorage.getItem(KEY);
+async function request(name, parameters, token, signal) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   let answer;
   try {
@@ -42,6 +43,10 @@ async function ask(name, parameters, signal) {
   if (answer.ok) return answer;
   const text = await answer.json().then((found) => found.error, () => answer.statusText);
   throw new Refused(answer.status, text);
+}
+
+function ask(name, parameters, signal) {
+  return request(name, parameters, sessionStorage.getItem(KEY), signal);
 }
 
 export async function get(name, parameters = {}, signal = undefined) {

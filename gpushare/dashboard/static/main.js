@@ -27,8 +27,7 @@ function say(error) {
     const form = el("form", {}, el("label", { for: "token" }, "Token "), input, el("button", {}, "Open"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      setToken(input.value.trim());
-      show();
+      setToken(input.value.trim()).catch(say).finally(show);
     });
     message.replaceChildren(`${error.message}. `, form);
     return;
@@ -88,19 +87,19 @@ function again() {
   else show();
 }
 
-takeToken();
+function start() {
+  takeToken().catch(say).finally(show);
+}
+
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-addEventListener("hashchange", () => {
-  takeToken();
-  show();
-});
+addEventListener("hashchange", start);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && Number(read().refresh) > 0) show();
 });
 addEventListener("gpushare-theme", () => page?.graphs.forEach((graph) => graph.restyle()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("gpushare-theme")));
 if (!location.hash) change({});
-show();
+start();

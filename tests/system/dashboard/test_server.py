@@ -67,6 +67,29 @@ def test_the_token_of_a_file_can_be_changed_and_is_not_printed(
         assert site.ask("/api/now", {"Authorization": f"Bearer {'b' * 32}"})[0] == 200
 
 
+def test_a_page_keeps_a_key_that_no_other_process_accepts(
+    daemon: AnsweringDaemon, history: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.touch(0o640)
+    file.write_text("a" * 32)
+    options = options_of(daemon.path, history, token_file=file)
+
+    def shown(key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    with served(options) as site, served(options) as other:
+        status, headers, body = site.ask("/api/key", shown("a" * 32))
+        key = json.loads(body)["key"]
+        assert (status, len(key), headers["Cache-Control"]) == (200, 64, "no-store")
+        assert site.ask("/api/now", shown(key))[0] == 200
+        assert other.ask("/api/now", shown(key))[0] == 401
+        for wrong in ("", "b" * 32, key):  # a key makes no keys
+            assert site.ask("/api/key", shown(wrong))[0] != 200
+        file.write_text("b" * 32)
+        assert site.ask("/api/now", shown(key))[0] == 401
+
+
 @pytest.mark.parametrize(
     ("host", "known"),
     [
