@@ -115,7 +115,7 @@ class DashboardPages:
         self._prices = prices
         self._clock = clock
         self._files = _static_files()
-        self._api: Mapping[str, Callable[[ApiRequest], Response]] = {
+        self._api: Mapping[str, Callable[[PageRequest], Response]] = {
             "now": self.now,
             "subjects": self.subjects,
             "series": self.series,
@@ -135,28 +135,28 @@ class DashboardPages:
                 return lambda: _finished(request, _made(endpoint, request))
         return _finished(request, found or Response(HTTPStatus.NOT_FOUND))
 
-    def now(self, _request: ApiRequest) -> Response:
+    def now(self, _request: PageRequest) -> Response:
         """The last answer of gpushared."""
         return json_response(self._live.now())
 
-    def subjects(self, request: ApiRequest) -> Response:
+    def subjects(self, request: PageRequest) -> Response:
         """The cards and containers that the history has in a range."""
         with self._reader(request) as reader:
             return json_response(subjects(reader, *request.range))
 
-    def series(self, request: ApiRequest) -> Response:
+    def series(self, request: PageRequest) -> Response:
         """The data of a graph."""
         return json_response(self._graph(request).document())
 
-    def series_csv(self, request: ApiRequest) -> Response:
+    def series_csv(self, request: PageRequest) -> Response:
         """The same for a spreadsheet."""
         return _file("gpushare.csv", self._graph(request).csv(), "text/csv")
 
-    def why(self, request: ApiRequest) -> Response:
+    def why(self, request: PageRequest) -> Response:
         """A container's memory by kind."""
         return json_response(self._live.client.why(request.text("name")))
 
-    def events(self, request: ApiRequest) -> Response:
+    def events(self, request: PageRequest) -> Response:
         """The last events of a container or card, or of the node."""
         since, until = request.range
         found: collections.deque[HistoryEvent] = collections.deque(maxlen=_MOST_EVENTS)
@@ -165,11 +165,11 @@ class DashboardPages:
             found.extend(row for row in rows if row["time"] < until)
         return json_response([{**row, "text": EVENTS.get(row["event"], "")} for row in found])
 
-    def reports(self, _request: ApiRequest) -> Response:
+    def reports(self, _request: PageRequest) -> Response:
         """The names of the reports."""
         return json_response(reports.catalogue())
 
-    def report(self, request: ApiRequest) -> Response:
+    def report(self, request: PageRequest) -> Response:
         """A report, as the page shows it or in a `format` of `gpushare report`."""
         name, form = request.text("name"), request.text("format")
         if name not in reports.REPORTS or form not in {"", *reports.MEDIA}:
@@ -194,16 +194,16 @@ class DashboardPages:
         tail, media = reports.MEDIA[form]
         return _file(f"gpushare-{name}.{tail}", reports.FORMATS[form](table), media)
 
-    def _graph(self, request: ApiRequest) -> MetricGraph:
+    def _graph(self, request: PageRequest) -> MetricGraph:
         asked = time_range(*request.range, self._clock())
         with self._reader(request) as reader:
             return graph(reader, request.texts("subject"), request.texts("figure"), asked)
 
-    def _reader(self, request: ApiRequest) -> HistoryReader:
+    def _reader(self, request: PageRequest) -> HistoryReader:
         return HistoryReader(self._history, request.is_wanted)
 
 
-class ApiRequest:
+class PageRequest:
     """What a page asks for."""
 
     def __init__(self, request: HttpRequest) -> None:
@@ -242,10 +242,10 @@ class ApiRequest:
         return value
 
 
-def _made(endpoint: Callable[[ApiRequest], Response], request: HttpRequest) -> Response:
+def _made(endpoint: Callable[[PageRequest], Response], request: HttpRequest) -> Response:
     """Return the answer to a request, or why there is none."""
     try:
-        return endpoint(ApiRequest(request))
+        return endpoint(PageRequest(request))
     except BadGraph as error:
         return json_response({"error": str(error)}, HTTPStatus.BAD_REQUEST)
     except UserError as error:
