@@ -15,7 +15,7 @@ import pytest
 from gpushare.client import UnknownTenant
 from gpushare.dashboard.reports import MEDIA, REPORTS
 from gpushare.dashboard.series import BadGraph
-from gpushare.dashboard.server import PageRequest, DashboardPages
+from gpushare.dashboard.server import DashboardPages, PageRequest
 from gpushare.http_server import HttpRequest
 from gpushare.prices import Prices
 from tests.unit.history.world import HOUR, T0, UUIDS, Actor, event, record
