@@ -11,6 +11,7 @@ from gpushare.config import Config
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.mps_state import MpsCards
 from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.daemon.core.users import HostUsers
 from gpushare.daemon.placement.model import Card, Links
 from gpushare.daemon.policy import CHOICES, Choice
 from gpushare.daemon.store.overrides import Overrides
@@ -72,6 +73,7 @@ class Node:
     scheduler_pid: int = 0  # the process that enforces compute shares; 0: none
     scheduler_fault: str = ""  # why not, or for which tenant not
     mps: MpsCards = field(default_factory=MpsCards)
+    users: HostUsers = field(default_factory=HostUsers)
     _libraries: Path = Path("/")  # where `config.libraries` led last
 
     @property

@@ -30,9 +30,13 @@ def of_holder(
     """
     if not holder.is_rootless:
         return of_namespace(holder.namespace, request, node, ledger)
-    own = [other for other in ledger.holders if other.is_rootless and other.uid == holder.uid]
+    own = [
+        other
+        for other in ledger.holders
+        if other.is_rootless and node.users.are_one(other.uid, holder.uid)
+    ]
     parts = _parts([other for other in own if other.file != without], node)
-    return _bounds(request, f"user {holder.uid}", parts)
+    return _bounds(request, f"user {node.users.title(holder.uid)}", parts)
 
 
 def of_namespace(namespace: str, request: ResolvedRequest, node: Node, ledger: Ledger) -> Bounds:

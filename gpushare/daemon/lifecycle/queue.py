@@ -48,6 +48,7 @@ from gpushare.quota.request_policy import ResolvedRequest
 
 LOOK_SECONDS: Final = 1.0
 _MOST_ENDED: Final = 256
+_ROOTS_PART: Final = 8  # one place in so many is root's alone
 
 CANCELLED: Final = "cancelled"
 TIMED_OUT: Final = "timed-out"
@@ -285,15 +286,18 @@ class Queue:
 
     def _refuse_full(self, applicant: Applicant) -> None:
         limits, tickets = self._state.node.config.queue, self._state.ledger.tickets.values()
-        own = sum(ticket.uid == applicant.uid for ticket in tickets)
-        if len(tickets) >= limits.max_tickets:
+        uid, host_users = applicant.uid, self._state.node.users
+        own = sum(host_users.are_one(ticket.uid, uid) for ticket in tickets if ticket.uid)
+        roots = limits.max_tickets // _ROOTS_PART if uid else 0
+        users = sum(bool(ticket.uid) for ticket in tickets) if uid else len(tickets)
+        if users >= limits.max_tickets - roots or len(tickets) >= limits.max_tickets:
             raise QueueFull(
                 f"the queue is full: {limits.max_tickets} tickets (queue.max_tickets). "
                 "Try again later"
             )
-        if applicant.uid and own >= limits.max_tickets_per_user:
+        if uid and own >= limits.max_tickets_per_user:
             raise QueueFull(
-                f"user {applicant.uid} has {own} tickets, the maximum of one user "
+                f"user {host_users.title(uid)} has {own} tickets, the maximum of one user "
                 "(queue.max_tickets_per_user). Cancel one: gpushare queue cancel TICKET"
             )
 

@@ -23,7 +23,7 @@ import socket
 import stat
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -349,10 +349,13 @@ class ControlServer:
     def _is_crowded(self, uid: int) -> bool:
         if uid == 0:
             return False
-        same = sum(other.peer.uid == uid for other in self._connections)
-        if len(self._connections) >= _MOST_CONNECTIONS or same >= _MOST_OF_ONE_USER:
+        users = Counter(other.peer.uid for other in self._connections if other.peer.uid)
+        same = sum(
+            count for other, count in users.items() if self._state.node.users.are_one(uid, other)
+        )
+        if users.total() >= _MOST_CONNECTIONS or same >= _MOST_OF_ONE_USER:
             return True
-        return not self._connects.take(f"uid {uid}", time.monotonic())
+        return not self._connects.take(self._state.node.users.title(uid), time.monotonic())
 
     def _show_service(self) -> None:
         """Set the socket's modification time: a client that waits sees that others are served."""
@@ -402,7 +405,7 @@ class ControlServer:
             return False
         begun, uid = time.monotonic(), connection.peer.uid
         allowances = self._changes if row.changes else self._reads
-        if uid and not allowances.take(f"uid {uid}", begun):
+        if uid and not allowances.take(self._state.node.users.title(uid), begun):
             count_event("caller-refused")
             self._refuse(connection, _TOO_MANY.format(uid=uid), protocol.CODE_REFUSED)
             return False

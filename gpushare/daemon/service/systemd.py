@@ -26,6 +26,7 @@ from typing import Final
 from gpushare import protocol
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import credentials
+from gpushare.daemon.core.users import HostUsers
 
 _FIRST_FD: Final = 3  # SD_LISTEN_FDS_START
 
@@ -111,6 +112,7 @@ class StartingSocket:
     def __init__(self, path: Path, read_gid: int | None) -> None:
         self.path = path
         self.read_gid = read_gid
+        self._host_users = HostUsers()
         inherited = inherited_listener(path)
         self.is_inherited = inherited is not None
         if inherited is not None:  # systemd made it root's, see gpushared.socket
@@ -172,7 +174,8 @@ class StartingSocket:
         if uid == 0:
             return False
         others = self._users.total() - self._users[0]
-        return self._users[uid] > _MOST_OF_ONE_USER or others > _MOST_OF_USERS
+        same = sum(n for other, n in self._users.items() if self._host_users.are_one(uid, other))
+        return same > _MOST_OF_ONE_USER or others > _MOST_OF_USERS
 
 
 def open_listener(path: Path, read_gid: int | None) -> socket.socket:

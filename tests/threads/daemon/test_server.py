@@ -25,6 +25,7 @@ from gpushare.client import Client
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.core.users import HostUsers
 from gpushare.daemon.identity import processes
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.service import control_server, systemd
@@ -515,10 +516,13 @@ def test_an_early_client_gets_a_message_at_once_and_an_answer_later(
 
 
 def test_users_leave_room_for_root_while_the_daemon_starts(
-    starting: StartingSocket, monkeypatch: pytest.MonkeyPatch
+    starting: StartingSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines start containers as root, and wait on the same socket."""
-    uids = iter([1000] * 4 + [1001] * 4 + [0] * 4)
+    (tmp_path / "subuid").write_text("1000:100000:65536\n")
+    users = HostUsers(tmp_path, lambda uid, _: frozenset({str(uid)}), lambda job: job())
+    monkeypatch.setattr(starting, "_host_users", users)
+    uids = iter([1000, 100_000, 100_001, 100_002] + [1001] * 4 + [0] * 4)
     monkeypatch.setattr(systemd, "credentials", lambda _: (1, next(uids)))
     monkeypatch.setattr(systemd, "_MOST_OF_ONE_USER", 3)
     monkeypatch.setattr(systemd, "_MOST_OF_USERS", 6)

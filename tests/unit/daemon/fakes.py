@@ -35,6 +35,7 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.composition import build_node, compose
 from gpushare.daemon.core.loop import Loop, T, Worker, WorkerPool
+from gpushare.daemon.core.users import HostUsers
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
@@ -357,6 +358,10 @@ def node(
         worker, pool = partial(InlineWorker, turns), partial(InlinePool, turns)
     contexts = ContextSizes(config.state_dir, driver.driver_version)
     machine = build_node(config, this_platform())
+    # Each uid that the host has no account for is a user.
+    machine.users = HostUsers(
+        folder / "etc", lambda uid, _: frozenset({str(uid)}), lambda job: job()
+    )
     machine.driver = LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts)
     accounts, decide = CardAccounts(machine, ledger, observed, tenants), worker("decide")
     made_node = FakeDaemon(

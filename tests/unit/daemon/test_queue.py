@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import QueueLimits
+from gpushare.daemon.core.users import HostUsers
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
@@ -152,6 +153,45 @@ def test_a_user_has_so_many_tickets_and_cancels_only_its_own(one: FakeDaemon) ->
     one.tickets.cancel(mine[0].id, 1000)
     one.tickets.cancel(mine[1].id, 0)
     assert one.queue.ended[mine[0].id] == "cancelled"
+
+
+def test_the_uids_of_one_user_share_its_limits(one: FakeDaemon, tmp_path: Path) -> None:
+    """Also two that no account and no range has."""
+    (tmp_path / "passwd").write_text("ann:x:1000:1000::/:\nbob:x:1001:1001::/:\n")
+    (tmp_path / "subuid").write_text("ann:100000:65536\n")
+    one.node.users = HostUsers(tmp_path, lambda *_: frozenset(), lambda job: job())
+    fill(one)
+    for number in range(one.node.config.queue.max_tickets_per_user):
+        take(one, "8GiB", uid=100_000 + number)
+    with pytest.raises(QueueFull, match="user ann has 8 tickets"):
+        take(one, "8GiB", uid=1000)
+    take(one, "8GiB", uid=1001)
+    for number in range(8):
+        take(one, "8GiB", uid=9_000_000 + number)
+    with pytest.raises(QueueFull, match="user strangers has 8 tickets"):
+        take(one, "8GiB", uid=9_100_000)
+
+
+def test_users_leave_places_in_the_queue_for_root(one: FakeDaemon) -> None:
+    fill(one)
+    for number in range(56):
+        take(one, "8GiB", uid=1000 + number)
+    with pytest.raises(QueueFull, match="the queue is full"):
+        take(one, "8GiB", uid=2000)
+    for _ in range(8):
+        take(one, "8GiB")
+    with pytest.raises(QueueFull, match="the queue is full"):
+        take(one, "8GiB")
+
+
+def test_two_uids_of_a_user_have_together_what_one_may(one: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "subuid").write_text("ann:100000:65536\n")
+    one.node.users = HostUsers(tmp_path, lambda *_: frozenset(), lambda job: job())
+    third = {"memory": f"{available(one) // 3 >> 20}MiB"}
+    open_tenant(HostCommand("first", 100_000, rootless=True), third, one, one.room)
+    with pytest.raises(NoRoom, match="user ann"):
+        open_tenant(HostCommand("second", 100_001, rootless=True), third, one, one.room)
+    open_tenant(HostCommand("another", 1001, rootless=True), third, one, one.room)
 
 
 def test_a_ticket_ends_with_its_client_and_its_grant_with_it(
