@@ -20,6 +20,8 @@ from gpushare.errors import UserError
 from gpushare.host import cgroups
 
 PROGRAMS: Final = ("runc", "crun")
+#: Their programs run on a kernel of their own, gVisor's or a virtual machine's.
+SANDBOXES: Final = ("runsc", "kata-runtime", "krun", "crun-vm")
 FOLDERS: Final = (
     "/usr/bin",
     "/usr/sbin",
@@ -53,6 +55,7 @@ def find_runtime(root: Path = Path("/"), default: str | None = None) -> Path:
     wraps, takes precedence over PROGRAMS.
     """
     for name in (*unwrap(default, root), *PROGRAMS):
+        _refuse_sandbox(name, "the engine's default runtime")
         if path := _found(name, root):
             return path
     raise NoRuntime(f"{' or '.join(PROGRAMS)} not found in {', '.join(FOLDERS)}. Install runc")
@@ -63,10 +66,20 @@ def chosen_runtime(name: str, root: Path = Path("/")) -> Path:
 
     It may be one that an engine's default runtime does not run.
     """
+    _refuse_sandbox(name, f"--low-level {name}")
     if path := _found(name, root):
         return path
     where = "" if "/" in name else f" in {', '.join(FOLDERS)}"
     raise NoRuntime(f"--low-level {name}: no low-level runtime{where}. Install it, or choose runc")
+
+
+def _refuse_sandbox(name: str, what: str) -> None:
+    if Path(name).name in SANDBOXES:
+        raise NoRuntime(
+            f"{what}: {Path(name).name} runs programs on a kernel of its own, so neither the "
+            "quotas of gpushare's library nor its audit would hold. For containers with a GPU, "
+            "choose runc or crun: gpushare setup --low-level runc"
+        )
 
 
 def faster_runtime(runtime: Path, root: Path = Path("/")) -> str:

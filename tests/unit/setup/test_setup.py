@@ -284,6 +284,20 @@ def test_the_low_level_runtime_is_the_engines_current_one(
     assert str(low_level_runtime.find_runtime(root, default)) == found
 
 
+def test_a_runtime_with_a_kernel_of_its_own_is_refused_by_name(root: Path) -> None:
+    program(root, "/usr/bin/runsc")
+    with pytest.raises(
+        low_level_runtime.NoRuntime, match="default runtime: runsc runs programs on a kernel of its"
+    ):
+        low_level_runtime.find_runtime(root, "/usr/bin/runsc")
+    with pytest.raises(
+        low_level_runtime.NoRuntime,
+        match="--low-level runsc: runsc runs programs on a kernel of its",
+    ):
+        low_level_runtime.chosen_runtime("runsc", root)
+    assert str(low_level_runtime.chosen_runtime("runc", root)) == "/usr/bin/runc"
+
+
 def test_beneath_nvidia_s_runtime_it_is_the_one_that_nvidia_s_runs(root: Path) -> None:
     nvidia(root, '["docker-runc", "/usr/bin/crun", "runc"]')
     assert str(low_level_runtime.find_runtime(root, "nvidia-container-runtime")) == "/usr/bin/crun"
