@@ -52,7 +52,6 @@ from gpushare.daemon.placement.model import (
     Links,
     MigInstance,
 )
-from gpushare.host.numa import node_of
 from gpushare.protocol.rows import CardSensors
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
@@ -122,7 +121,7 @@ def _links(answer: Mapping[str, Any], instances: Sequence[Card]) -> Links:
     an instance is its card's.
     """
     try:
-        links = links_from_facts(answer["topology"], node_of)
+        links = links_from_facts(answer["topology"], numa_node)
     except (KeyError, TypeError, ValueError):
         links = NO_LINKS
     nodes = {
@@ -351,6 +350,17 @@ def links_from_facts(facts: Mapping[str, Any], node_of: Callable[[str], int]) ->
             node = node_of(card["address"])
         nodes[uuid] = NO_NODE if node is None else int(node)
     return Links(between, nodes)
+
+
+def numa_node(address: str, sys: Path = Path("/sys")) -> int:
+    """Return the node of a PCI address, `0000:18:00.0`; NO_NODE if the kernel has none.
+
+    Linux, Documentation/ABI/testing/sysfs-bus-pci, numa_node.
+    """
+    try:
+        return int((sys / "bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return NO_NODE
 
 
 def _link(pair: Mapping[str, Any], cards: Mapping[str, Any]) -> Link:

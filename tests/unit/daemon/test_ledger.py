@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.lifecycle import recover, release
+from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.grant_page import GrantPage
@@ -250,7 +250,7 @@ def used_by(monkeypatch: pytest.MonkeyPatch, node: FakeDaemon, *keys: str) -> No
     """Have a container of Docker use the pages of `keys`."""
     devices = {node.mounts.path(key).stat().st_ino for key in keys}
     monkeypatch.setattr(
-        recover,
+        release,
         "user_of",
         lambda directory: "docker 0123" if os.fstat(directory).st_ino in devices else None,
     )
