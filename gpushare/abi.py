@@ -143,7 +143,6 @@ WORK_BEGUN: Final = 60
 WORK_BYTES: Final = 64
 WORK: Final = struct.Struct("<IIQQQQQQII")  # the fields of a process's work, in their order
 
-MESSAGE_HELLO: Final = 1
 MESSAGE_LOG: Final = 2
 MESSAGE_SHORTFALL: Final = 3
 MESSAGE_RESTORE: Final = 4

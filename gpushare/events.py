@@ -140,7 +140,6 @@ EVENTS: Final = {
         "An eviction was interrupted, and the driver does not report how far it got; tried again."
     ),
     "eviction-worker-lost": "The process that calls the checkpoint API exited, or was killed.",
-    "tenant-process-attached": "A process of the container opened the driver.",
     "tenant-log-received": "The interposer library logged a message; the text is the tenant's.",
     "tenant-hung": "The container has pending work that does not seem to end.",
     "tenant-uses-mps": (
@@ -396,7 +395,7 @@ LASTING: Final = frozenset(
 )
 
 #: Events of which a tenant's processes choose the number and the text.
-SENT_BY_TENANTS: Final = frozenset({"tenant-log-received", "tenant-process-attached"})
+SENT_BY_TENANTS: Final = frozenset({"tenant-log-received"})
 
 #: Events of root's own commands, and reports that are rare by themselves: no allowance bounds them.
 UNCHARGED: Final = frozenset(

@@ -24,7 +24,6 @@
 static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER;
 static struct kept_descriptor connection = {.number = -1};
 static time_t last_attempt = -RECONNECT_SECONDS;
-static _Atomic bool greeted;
 
 static int connect_to_daemon(void)
 {
@@ -85,15 +84,6 @@ static void send_message(const struct gpushare_message *message)
 	send_bytes(message, offsetof(struct gpushare_message, text) + message->text_bytes);
 }
 
-void channel_hello(void)
-{
-	struct gpushare_message message = {
-		.type = GPUSHARE_MESSAGE_HELLO, .pid = (uint32_t)getpid()};
-
-	if (!atomic_exchange(&greeted, true))
-		send_message(&message);
-}
-
 void channel_log(unsigned level, const char *text)
 {
 	struct gpushare_message message = {
@@ -137,9 +127,8 @@ void channel_after_fork_in_parent(void)
 
 void channel_after_fork_in_child(void)
 {
-	/* The connection belongs to the parent: the daemon identifies the parent's PID by it. */
+	/* The connection belongs to the parent. */
 	descriptor_close(&connection);
 	last_attempt = -RECONNECT_SECONDS;
-	atomic_store(&greeted, false);
 	pthread_mutex_unlock(&sending);
 }

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This process's connection to the daemon: the tenant's own socket, one way. Nothing here waits or
- * fails: a daemon that is not running misses the message.
+ * This process's connection to the daemon: the tenant's own socket, one way, from the first message
+ * on. Nothing here waits or fails: a daemon that is not running misses the message.
  */
 #ifndef GPUSHARE_CHANNEL_H
 #define GPUSHARE_CHANNEL_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* Report, once, that this process uses the driver from now on. Needs pages_open. */
-void channel_hello(void);
 
 void channel_log(unsigned level, const char *text);
 

@@ -6,7 +6,6 @@
 #include <stdbool.h>
 
 #include "cards.h"
-#include "channel/channel.h"
 #include "channel/log.h"
 #include "evicted.h"
 #include "fork.h"
@@ -61,6 +60,5 @@ CUDA(cuInit, (unsigned int flags))
 	if (result != CUDA_SUCCESS)
 		return result;
 	gate_watch();
-	channel_hello();
 	return CUDA_SUCCESS;
 }

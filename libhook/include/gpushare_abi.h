@@ -239,9 +239,7 @@ struct gpushare_status_header { /* page 0 */
 /* ---- messages: process -> daemon on the tenant's own SOCK_SEQPACKET socket, one way --------- */
 
 enum gpushare_message_type {
-	GPUSHARE_MESSAGE_HELLO = 1, /* the process `pid` uses the driver from now on (SO_PEERCRED
-				       gives its PID on the host) */
-	GPUSHARE_MESSAGE_LOG = 2,   /* text */
+	GPUSHARE_MESSAGE_LOG = 2, /* text */
 	GPUSHARE_MESSAGE_SHORTFALL =
 		3, /* struct gpushare_shortfall: the driver has less memory than the quota */
 	GPUSHARE_MESSAGE_RESTORE = 4, /* no text: a call of the driver waits for `evicted` */

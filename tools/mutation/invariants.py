@@ -286,14 +286,6 @@ INVARIANTS: Final = (
         'if self.peer.place == "container":',
         (f"{_TESTS}/test_callers.py::test_each_caller_gets_only_its_operations",),
     ),
-    Invariant(
-        "kernel-names-the-sender",
-        "The kernel says which process sends a message, not the message.",
-        f"{_DAEMON}/pages/process_watch.py",
-        "host_pid, _ = credentials(connection)",
-        "host_pid = pid",
-        (f"{_THREADS}/test_tenant_socket.py::test_hello_says_which_of_the_hosts_processes_it_is",),
-    ),
     # --- a tenant's claims ---
     Invariant(
         "claims-lower-no-neighbour",

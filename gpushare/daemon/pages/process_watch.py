@@ -3,14 +3,12 @@
 
 Other threads say what to watch through `Loop.call`.
 
-By a tenant's own socket its processes report that they use the driver, and events: log messages,
-shortfalls, and that they wait for the restore of their memory. The socket identifies the tenant;
-nothing in a message is believed beyond that. One message is one packet of at most MESSAGE_BYTES. A
-hello is only logged, so a restarted daemon misses nothing: /proc and the status page list the
-processes. Shortfalls are checked elsewhere (limits.py), at most `_SHORTFALL_RATE` a second of
-one tenant. Packets are read without room for descriptors, so that none is ever received, and at
-most `_RATE` a second; all processes that a tenant may have can connect and send their hello at
-once.
+By a tenant's own socket its processes report log messages, shortfalls, and that they wait for the
+restore of their memory. The socket identifies the tenant; nothing in a message is believed beyond
+that. One message is one packet of at most MESSAGE_BYTES. Shortfalls are checked elsewhere
+(limits.py), at most `_SHORTFALL_RATE` a second of one tenant. Packets are read without room for
+descriptors, so that none is ever received, and at most `_RATE` a second; all processes that a
+tenant may have can connect at once.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.log import Allowance, log
-from gpushare.daemon.core.loop import Loop, Signal, credentials
+from gpushare.daemon.core.loop import Loop, Signal
 
 
 class ProcessWatch:
@@ -202,7 +200,7 @@ class TenantSocket:
     @property
     def is_flooded(self) -> bool:
         """Whether the tenant has sent more than its allowance: what it sends now can wait."""
-        return min(self.allowance.left, self.arrivals.left) < 1.0
+        return self.allowance.left < 1.0
 
     def receive(self, connection: socket.socket, now: float) -> bool:
         """Receive one message at `now`; False when the connection is over and was closed."""
@@ -212,27 +210,22 @@ class TenantSocket:
             return True
         except ConnectionError:
             packet = b""
-        if not packet or not self._handle(connection, packet, now):
+        if not packet or not self._handle(packet, now):
             self.connections.discard(connection)
             connection.close()
             return False
         return True
 
-    def _handle(self, connection: socket.socket, packet: bytes, now: float) -> bool:
+    def _handle(self, packet: bytes, now: float) -> bool:
         """Act on a message; False for one that no library of ours sends."""
         if not abi.MESSAGE_TEXT <= len(packet) <= abi.MESSAGE_BYTES:
             return False
         kind, level, pid, text_bytes = abi.MESSAGE_HEADER.unpack_from(packet)
         if text_bytes != len(packet) - abi.MESSAGE_TEXT:
             return False
-        if not (self.arrivals if kind == abi.MESSAGE_HELLO else self.allowance).take(now):
+        if not self.allowance.take(now):
             return True
-        if kind == abi.MESSAGE_HELLO:
-            host_pid, _ = credentials(connection)
-            log(
-                "tenant-process-attached", "debug", tenant=self.key, pid=host_pid, container_pid=pid
-            )
-        elif kind == abi.MESSAGE_LOG and level in _LEVELS:
+        if kind == abi.MESSAGE_LOG and level in _LEVELS:
             text = packet[abi.MESSAGE_TEXT :].decode(errors="replace")
             log(
                 "tenant-log-received", _LEVELS[level], tenant=self.key, container_pid=pid, text=text

@@ -82,16 +82,6 @@ def listener(simulated: ProgramContainer) -> Iterator[socket.socket]:
         yield listening
 
 
-@pytest.fixture
-def heard(listener: socket.socket, machine: FullCard) -> Iterator[socket.socket]:  # noqa: ARG001
-    """The connection of the process, after its hello."""
-    connection, _ = listener.accept()
-    with connection:
-        connection.settimeout(20)
-        assert abi.MESSAGE_HEADER.unpack_from(connection.recv(2000))[0] == abi.MESSAGE_HELLO
-        yield connection
-
-
 def lacks(connection: socket.socket) -> list[tuple[int, int]]:
     """Return card and bytes of each shortfall that was reported so far."""
     connection.setblocking(False)
@@ -117,7 +107,7 @@ def test_the_drivers_answer_is_returned_in_the_end(what: str, machine: FullCard)
     assert machine.ask("result_of(alloc, 100 * MIB)") == 0
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("listener")
 def test_the_room_stays_reserved_meanwhile(machine: FullCard) -> None:
     """Of 100 MiB 60 are waited for: for others 40 are left. A forked child does not wait."""
     machine.fill()
@@ -147,13 +137,15 @@ def test_what_is_not_retried(
     assert machine.failed() == asked
 
 
-def test_the_daemon_gets_one_report(heard: socket.socket, machine: FullCard) -> None:
+def test_the_daemon_gets_one_report(listener: socket.socket, machine: FullCard) -> None:
     machine.fill(5)
     assert machine.ask("result_of(alloc, 4 * MIB)") == 0
-    assert lacks(heard) == [(0, 4 * MIB)]
+    connection, _ = listener.accept()
+    with connection:
+        assert lacks(connection) == [(0, 4 * MIB)]
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("listener")
 @pytest.mark.parametrize("waits", ["alloc(MIB)", PRIMARY])
 def test_a_free_of_another_thread_does_not_wait(waits: str, machine: FullCard) -> None:
     machine.ask("alloc(2 * MIB)", "pointer")

@@ -104,16 +104,13 @@ print(record[0], record[2] == int(own))
     assert done.stdout.split() == ["1", "True"], done.stderr
 
 
-def test_the_daemon_is_notified_of_the_process_and_of_its_first_refusal(
-    simulated: ProgramContainer,
-) -> None:
+def test_the_daemon_is_notified_of_the_first_refusal(simulated: ProgramContainer) -> None:
     with simulated.tenant.listen() as listener:
         rank = Rank(simulated)
         rank.ask("[result_of(alloc, 102 * MIB) for _ in range(3)]")
         rank.end()
         connection, _ = listener.accept()
         with connection:
-            assert receive(connection) == Message(abi.MESSAGE_HELLO, 0, rank.process.pid, "")
             text = f"card 0: {102 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use"
             assert receive(connection) == Message(abi.MESSAGE_LOG, 6, rank.process.pid, text)
             assert receive(connection) is None

@@ -70,7 +70,7 @@ def test_a_logged_event_is_stored_and_read_back(opened: Open) -> None:
     history = opened()
     with attached(history):
         log("tenant-released", tenant="0" * 16, id="abc", name="team/train-0/main", why="it ended")
-        log("tenant-process-attached", tenant="0" * 16)  # not kept
+        log("tenant-log-received", tenant="0" * 16)  # not kept
         log("card-policy-changed", card="GPU-1", policy="fixed-share")
     first, second = page(history)
     assert (first["event"], first["level"], first["key"]) == ("tenant-released", "info", "0" * 16)

@@ -63,16 +63,6 @@ def hear(tenant: TenantSocket, now: float = 0.0) -> bool:
     return tenant.receive(connection, now)
 
 
-def test_hello_says_which_of_the_hosts_processes_it_is(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
-) -> None:
-    caller.send(message(abi.MESSAGE_HELLO, 0, 7))
-    assert hear(tenant)
-    [(event, _, fields)] = heard
-    assert event == "tenant-process-attached"
-    assert (fields["pid"], fields["container_pid"]) == (os.getpid(), 7)
-
-
 def test_a_log_line_is_one_field_of_one_line(
     tenant: TenantSocket, caller: socket.socket, heard: Logged
 ) -> None:
@@ -110,7 +100,7 @@ def test_a_message_that_no_library_of_ours_sends_ends_the_connection(
 def test_descriptors_never_arrive(tenant: TenantSocket, caller: socket.socket) -> None:
     before = open_count()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 200))]
-    caller.sendmsg([message(abi.MESSAGE_HELLO, 0, 7)], rights)
+    caller.sendmsg([message(abi.MESSAGE_LOG, 4, 7)], rights)
     assert hear(tenant)
     assert open_count() == before + 1  # the accepted connection
 
