@@ -18,7 +18,6 @@ from gpushare.cli.session import Session
 from gpushare.cli.status import tenant_name
 from gpushare.client import Client
 from gpushare.errors import UserError
-from gpushare.protocol import SET_FIELDS
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -93,15 +92,6 @@ def _tickets(client: Client, _: str) -> Values:
         yield entry["ticket"], f"{entry['name'] or 'a start'}, {entry['requests']}"
 
 
-def _keys(_: Client, incomplete: str) -> Values:
-    """Yield the lists of keys that have one key more."""
-    *listed, _last = incomplete.split(",")
-    for field in SET_FIELDS:
-        key = field.replace("_", "-")
-        if key not in listed:
-            yield ",".join((*listed, key)), ""
-
-
 def _topics(_: Client, incomplete: str) -> Values:
     """Yield the topics; the codes too once something is written."""
     from gpushare import knowledge  # noqa: PLC0415 - only for `explain`
@@ -115,6 +105,5 @@ _VALUES: Final[Mapping[str, Callable[[Client, str], Values]]] = {
     "containers": _containers,
     "cards": _cards,
     "tickets": _tickets,
-    "keys": _keys,
     "topics": _topics,
 }

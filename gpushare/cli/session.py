@@ -342,7 +342,7 @@ def group(name: str, *, example: str = "") -> Callable[[Callable[..., Any]], cli
 
 
 def completes(*kinds: str) -> Completer:
-    """Return how a shell completes a parameter: containers, cards, tickets, keys, topics, files."""
+    """Return how a shell completes a parameter: containers, cards, tickets, topics, files."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> Any:
         from gpushare.cli import completion  # noqa: PLC0415 - only for shells

@@ -9,7 +9,7 @@ import click
 
 from gpushare import protocol
 from gpushare.cli import session as shared
-from gpushare.cli.session import BadKeyValue, completes, container_argument
+from gpushare.cli.session import BadKeyValue, container_argument
 from gpushare.cli.status import memory as use
 from gpushare.cli.status import share, tenant_name
 from gpushare.cli.text import printable
@@ -128,15 +128,8 @@ COMPUTE = ("cores", "policy", "weight", "priority", "class")
 @quota_option("idle-after")
 @quota_option("time-limit")
 @quota_option("over-quota", variable="over_quota_action")
-@click.option(
-    "--reset",
-    is_flag=False,
-    flag_value=protocol.RESET_ALL,
-    metavar="[KEY,...]",
-    shell_complete=completes("keys"),
-    help="Reset all overrides, or the listed ones.",
-)
-def command(session: Session, container: str, reset: str | None, **options: str | None) -> None:
+@click.option("--reset", is_flag=True, help="Reset all overrides.")
+def command(session: Session, container: str, reset: bool, **options: str | None) -> None:
     """Change or reset a running container's quota.
 
     The new quota applies immediately and lasts until the container is removed. It overrides the
@@ -146,16 +139,16 @@ def command(session: Session, container: str, reset: str | None, **options: str 
     uses more memory than its new quota, it keeps that memory, but further allocations fail until it
     has freed enough.
     """
-    changed = {key: value for key, value in options.items() if value is not None}
-    if reset is not None and changed:
+    changed: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    if reset and changed:
         raise click.UsageError(
             "--reset cannot be combined with other changes. Run gpushare set again for those."
         )
-    if reset is None and not changed:
+    if not reset and not changed:
         raise click.UsageError("nothing to change. Use, for example, --memory 6GiB or --cores 40.")
     before = session.client.tenant(container)
-    if reset is not None:
-        tenant = session.client.set(container, reset=reset)
+    if reset:
+        tenant = session.client.set(container, reset=True)
         changed = dict.fromkeys(protocol.SET_FIELDS, "")
     else:
         tenant = session.client.set(container, **changed)

@@ -68,7 +68,6 @@ SET_FIELDS: Final = (
     "time_limit",
     "over_quota_action",
 )
-RESET_ALL: Final = "all"
 
 #: Signals that `stop` may send to a container's first process; KILL kills all processes at once.
 STOP_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")

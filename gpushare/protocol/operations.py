@@ -359,13 +359,11 @@ class ClientOperations:
         """
 
     @operation("set", ROOT, "tenant", thread="request", logs_refusal=True, more=protocol.SET_FIELDS)
-    def set(
-        self, name: Name, *, reset: Annotated[str, text(256)] = "", **values: Setting | None
-    ) -> TenantStatus:
+    def set(self, name: Name, *, reset: Flag = False, **values: Setting | None) -> TenantStatus:
         """Change a running tenant's quota: SET_FIELDS as the user wrote them, None for no change.
 
-        Or `reset` the overrides of some keys (`memory-limit,cores`), or of "all". Returns the
-        changed tenant; its `warnings` report usage over the new quota.
+        Or `reset` all of them. Returns the changed tenant; its `warnings` report usage over the
+        new quota.
         """
 
     @operation("pause", ROOT, "tenant", thread="request", logs_refusal=True)

@@ -30,7 +30,7 @@ def test_what_is_set_holds_until_it_is_reset(tmp_path: Path) -> None:
         one.opens("a", "10GiB")
         one.ask("set", name="a", memory="20GiB")
         assert quota(one) == 20 << 30
-        one.ask("set", name="a", reset="memory")
+        one.ask("set", name="a", reset=True)
         assert quota(one) == 10 << 30
 
 

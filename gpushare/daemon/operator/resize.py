@@ -91,20 +91,20 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     return state.ledger.entries[record.key]
 
 
-def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState) -> TenantRecord:
-    """Take back what the operator has set of `keys`, canonical ones; all of it for none.
+def reset_quota(record: TenantRecord, state: DaemonState) -> TenantRecord:
+    """Take back all that the operator has set.
 
     It takes effect at once, or is refused if others have been allocated the memory meanwhile.
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
-    dropped = _set_of(record, keys, state.node)
-    kept = state.node.overrides.of(record.settings_key)
+    dropped = {*filter(record.is_set, _QUOTA), *state.node.overrides.of(record.settings_key)}
+    if not dropped:
+        raise NotResizable(f"the quota of {record.title} is not overridden. See gpushare inspect")
     pages = None
     changed = record
     if not dropped.isdisjoint(_QUOTA):
         pages = _pages_to_change(record, dropped & _QUOTA, state.tenants)
-        overrides = {key: text for key, text in kept.items() if key not in dropped}
-        changed = _resolved(record, overrides, QuotaRequest(), state)
+        changed = _resolved(record, {}, QuotaRequest(), state)
     state.node.overrides.forget(record.settings_key, *dropped)
     if changed is not record:
         _apply(changed, pages, state)
@@ -115,18 +115,6 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
 
 def _previous(record: TenantRecord, keys: Collection[str]) -> dict[str, str]:
     return {key: recorded_text(record.quota[key]) for key in keys if key in record.quota}
-
-
-def _set_of(record: TenantRecord, keys: Collection[str], node: Node) -> set[str]:
-    """Return what an operator has set of `keys`, with what goes along; NotResizable: nothing."""
-    own = {*filter(record.is_set, _QUOTA), *node.overrides.of(record.settings_key)}
-    dropped = own.intersection(keys) if keys else own
-    if not dropped:
-        names = ", ".join(sorted(keys)) or "the quota"
-        raise NotResizable(f"{names} of {record.title} is not overridden. See gpushare inspect")
-    if "memory" in dropped and record.quota.get(_LIMIT) == record.quota["memory"]:
-        dropped.add(_LIMIT)  # it grew with memory, and was not set
-    return dropped
 
 
 def _canonical_text(key: str, value: Value) -> str:

@@ -248,20 +248,19 @@ class Operations:
         report, holders = why.explain_memory(self._find(name), self._state)
         return holders, {"why": report}
 
-    def set(self, name: str, reset: str, **values: str | None) -> ControlReply:
+    def set(self, name: str, reset: bool, **values: str | None) -> ControlReply:
         state = self._state
         change = {
             field.replace("_", "-"): text for field, text in values.items() if text is not None
         }
-        keys = _reset_keys(reset, change) if reset else []
-        if not reset and not change:
-            raise MalformedRequest(f"set needs one of {', '.join(protocol.SET_FIELDS)}")
+        if reset == bool(change):
+            raise MalformedRequest(f"set needs reset, or some of {', '.join(protocol.SET_FIELDS)}")
         record, on_over = self._find(name), change.pop(resize.OVER_QUOTA_KEY, None)
 
         def apply() -> TenantRecord:
             current = self._current(record)
             if reset:
-                return resize.reset_quota(current, keys, state)
+                return resize.reset_quota(current, state)
             changed = resize.set_quota(current, change, state) if change else current
             if on_over is not None:
                 resize.set_over_quota_action(changed, on_over, state.node)
@@ -426,15 +425,3 @@ class Operations:
         else:
             reload.set_node_setting(key, value, source, self._state.node, self._state.ledger)
         return reply()
-
-
-def _reset_keys(listed: str, change: Mapping[str, str]) -> list[str]:
-    """Return the keys of a reset, none for all of them; MalformedRequest."""
-    known = [name.replace("_", "-") for name in protocol.SET_FIELDS]
-    keys = [] if listed == protocol.RESET_ALL else listed.split(",")
-    if change or any(key not in known for key in keys):
-        raise MalformedRequest(
-            f"reset is {protocol.RESET_ALL} or some of {','.join(known)}, and cannot be combined "
-            "with other fields"
-        )
-    return keys

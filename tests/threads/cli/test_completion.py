@@ -102,7 +102,6 @@ def test_each_shell_completes_commands_containers_and_cards(
         ("gpushare queue cancel ", ["3f2a8c01"]),
         ("gpushare history tr", ["train"]),
         ("gpushare set train --over-quota k", ["kill"]),
-        ("gpushare set train --reset weight,me", ["weight,memory", "weight,memory-limit"]),
         ("gpushare explain gate-bypass-d", ["files: default", "gate-bypass-detected"]),
         ("gpushare validate ./", ["files: default", ""]),
     ],

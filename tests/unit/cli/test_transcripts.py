@@ -184,9 +184,7 @@ def changes() -> Iterable[Scene]:
     yield Scene(over, ("set train --memory-limit 1GiB",))
     changed = of_tenant("set")
     changed["set"][0]["tenant"]["quota"] = {"memory": "6GiB operator", "weight": "3 operator"}
-    yield Scene(
-        changed, ("set train --memory 6GiB", "set train --reset", "set train --reset memory")
-    )
+    yield Scene(changed, ("set train --memory 6GiB", "set train --reset"))
     yield Scene({}, ("set train", "set train --memory 6GiB --reset"))
     other = card(index=1, uuid="GPU-1", policy="best-effort", tenants=0)
     policies = ("", "1", CARD["uuid"][:12], "0 burst-share", "0 --reset", "7")

@@ -197,7 +197,7 @@ def test_a_container_has_as_much_of_the_cores_as_of_the_memory(
     assert node.accounts.capacities()[0].cores_available == 60
     [train, _] = node.ledger.entries.values()
     set_quota(train, {"cores": "10"}, node)
-    reset_quota(node.ledger.entries[train.key], [], node)
+    reset_quota(node.ledger.entries[train.key], node)
     assert node.ledger.entries[train.key].allocations[0].cores == 13
 
 

@@ -291,7 +291,7 @@ def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(one: PodNode) -
     with one.running(pod.container("train", attempt=1)) as record:
         assert (record.id, record.allocations[0].quota_bytes) == ("train-1", 6 * GIB)
         assert record.allocations[0].cores == 20
-        reset_quota(record, [], one.node)
+        reset_quota(record, one.node)
         assert one.allocated == 4 * GIB
     with one.running(pod.container("train", attempt=2)):
         assert one.allocated == 4 * GIB, "a reset outlives it too"

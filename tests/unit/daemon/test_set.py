@@ -292,35 +292,32 @@ def test_defaults_of_now_are_for_what_is_set_of_compute(
     assert set_quota(changed, {"memory": "5GiB"}, node).policy == "burst-share"
 
 
-@pytest.mark.parametrize("key", SET)
-def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> None:
+def test_a_reset_takes_back_all_that_was_set(node: FakeDaemon) -> None:
     tenant = as_asked(node)
     before = entry_of(node, tenant)
     changed = set_quota(before, SET, node)
-    after = reset_quota(changed, [key], node)
-    assert after.quota.get(key) == before.quota.get(key)
-    others = {name: row for name, row in changed.quota.items() if name != key}
-    assert {name: row for name, row in after.quota.items() if name != key} == others
-    assert node.node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
+    assert node.node.overrides.of(tenant["id"]).keys() == SET.keys()
+    assert reset_quota(changed, node) == before == entry_of(node, tenant)
+    assert node.node.overrides.of(tenant["id"]) == {}
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "keys"),
+    ("asked", "changes"),
     [
-        ({"memory_percent": "10"}, {"memory": "6GiB"}, ["memory"]),
-        ({"memory": "4GiB", "memory_limit": "5GiB"}, {"memory": "6GiB"}, ["memory"]),
-        ({"profile": "small"}, {"cores": "20"}, []),
-        ({"count": "1"}, {"idle-after": "90m"}, []),
+        ({"memory_percent": "10"}, {"memory": "6GiB"}),
+        ({"memory": "4GiB", "memory_limit": "5GiB"}, {"memory": "6GiB"}),
+        ({"profile": "small"}, {"cores": "20"}),
+        ({"count": "1"}, {"idle-after": "90m"}),
     ],
 )
 def test_what_was_requested_otherwise_is_that_again(
-    profiled: FakeDaemon, asked: dict[str, str], changes: dict[str, str], keys: list[str]
+    profiled: FakeDaemon, asked: dict[str, str], changes: dict[str, str]
 ) -> None:
     tenant = opened(profiled, **asked)
     before = entry_of(profiled, tenant)
     changed = set_quota(before, changes, profiled)
     assert changed.quota != before.quota
-    assert reset_quota(changed, keys, profiled) == before == entry_of(profiled, tenant)
+    assert reset_quota(changed, profiled) == before == entry_of(profiled, tenant)
 
 
 def test_whole_cards_have_no_quota_to_set_but_the_idle_time(node: FakeDaemon) -> None:
@@ -338,7 +335,7 @@ def test_what_has_no_share_or_is_not_overridden_is_not_changed(node: FakeDaemon)
     with pytest.raises(NotResizable, match="has no GPU"):
         set_quota(replace(shared, allocations=()), {"memory": "1GiB"}, node)
     with pytest.raises(NotResizable, match=r"the quota of .* is not overridden"):
-        reset_quota(shared, [], node)
+        reset_quota(shared, node)
     with pytest.raises(QuotaError, match="a whole card, but this container has a share"):
         set_quota(shared, {"cores": "100"}, node)
 
@@ -346,9 +343,8 @@ def test_what_has_no_share_or_is_not_overridden_is_not_changed(node: FakeDaemon)
 def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:
     tenant = as_asked(node)
     set_over_quota_action(entry_of(node, tenant), "kill", node.node)
-    set_quota(entry_of(node, tenant), {"cores": "40"}, node)
-    reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
-    assert node.node.overrides.of(tenant["id"]) == {"cores": "40"}
+    reset_quota(entry_of(node, tenant), node)
+    assert node.node.overrides.of(tenant["id"]) == {}
     assert node.node.over_quota_action(entry_of(node, tenant)) == node.node.config.terms.over
 
 
