@@ -134,12 +134,6 @@ def permille(node: fakes.FakeDaemon, tenant: HostProcessGrant) -> int:
     return gate(node, tenant, abi.GATE_SELF_THROTTLE_PERMILLE)
 
 
-def test_a_bound_tenant_is_announced_with_its_share(node: fakes.FakeDaemon, bound: Bound) -> None:
-    tenant = bound(memory="4GiB", cores="30")
-    wait_until(lambda: permille(node, tenant) == 300)
-    assert gate(node, tenant, abi.GATE_MODE) == abi.GATE_CLOSED
-
-
 def test_a_tenant_that_the_scheduler_lacks_is_sent_again(
     daemon: tuple[fakes.FakeDaemon, SchedulerSync], bound: Bound
 ) -> None:
