@@ -8,7 +8,7 @@ import re
 import pytest
 
 from libhook.table import coverage, elf
-from libhook.table.coverage import assign, exported, flaws, read, refusals, unlike
+from libhook.table.coverage import assign, exported, flaws, read, unlike
 
 TEXT = """\
 # a comment
@@ -94,14 +94,6 @@ def test_a_line_is_for_all_forms_of_its_name_but_those_with_a_line_of_their_own(
     }
 
 
-def test_a_new_symbol_is_shown_with_the_line_to_add() -> None:
-    said = found(TEXT, [*SYMBOLS, "cuMemTake", "cuMemTake_v2", "cuMemTake_ptsz"])
-    assert "not classified" in said
-    assert said.count("cuMemTake ") == 1
-    (line,) = [line for line in said.splitlines() if "cuMemTake" in line]
-    assert read(line.strip())[0].name == "cuMemTake"
-
-
 @pytest.mark.parametrize(
     ("line", "flaw"),
     [
@@ -131,10 +123,3 @@ def test_a_library_that_handles_a_function_differently_is_found() -> None:
         ("cuMemAlloc_v2_ptsz", "neither library exports it"),
         ("cuMemGetAccess", "passes in coverage.txt:6, but the library has a function for it"),
     ]
-
-
-def test_refused_entry_points_are_listed_with_the_error_and_the_reason() -> None:
-    (text,) = refusals(assign(read(TEXT), SYMBOLS)).values()
-    assert text.splitlines()[-1] == (
-        "NVML_REFUSED(nvmlDeviceSetMode_v1, NVML_ERROR_NO_PERMISSION, \"changes the 'card'\")"
-    )

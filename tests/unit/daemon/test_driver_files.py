@@ -20,9 +20,6 @@ from gpushare.daemon.limits import effective_isolation
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci import cdi, driver_files, image_view
-from gpushare.oci.cdi import CdiDeviceNode
-from gpushare.oci.container import ContainerEdits
-from gpushare.oci.image_view import PreparedImage, Seen
 from gpushare.oci.spec import Spec
 from gpushare.quota.request_policy import RequestPolicy
 from tests.unit.host import elf
@@ -274,26 +271,6 @@ def test_all_is_forgotten_under_another_configuration_or_driver(image: ImageNode
     image.create("c")
     image.create("d")
     assert image.looked == ["a", "b", "c"]
-
-
-def test_the_numbers_of_devices_are_read_for_each_container(tmp_path: Path) -> None:
-    """The driver's modules are loaded again, and a device has another number."""
-    device = tmp_path / "nvidia-uvm"
-    device.symlink_to("/dev/null")
-    prepared = PreparedImage(
-        seen=Seen((), ()),
-        created=(),
-        wanted=ContainerEdits(nodes=(CdiDeviceNode("/dev/nvidia-uvm", str(device)),)),
-        cache=None,
-        tenant_directory="/run/first",
-    )
-    numbers = []
-    for name in ("null", "zero"):
-        device.unlink()
-        device.symlink_to(f"/dev/{name}")
-        [found] = prepared.edits_of("/run/second", ()).devices
-        numbers.append((found.major, found.minor))
-    assert numbers == [(1, 3), (1, 5)]
 
 
 def test_so_many_are_kept(image: ImageNode, monkeypatch: pytest.MonkeyPatch) -> None:

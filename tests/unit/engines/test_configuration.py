@@ -173,20 +173,6 @@ def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
     assert path_of("containerd", tmp_path) == "etc/containerd/config.toml"
 
 
-def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path: Path) -> None:
-    main = write(tmp_path / "etc/containerd/config.toml", "version = 2\n")
-    machine.configure("containerd", tmp_path, default=False)
-    write(main, f'imports = ["conf.d/*.toml"]\n{main.read_text()}')
-    section = '[plugins."io.containerd.grpc.v1.cri"]\n  enable_selinux = false\n'
-    later = write(tmp_path / "etc/containerd/conf.d/50-site.toml", f"version = 2\n{section}")
-    place = find("containerd").locate(tmp_path, None)
-    assert place.path == later
-    assert [file.path for file in place.left] == [main]
-    config_files.configure(place, machine.LAUNCHER, default=False)[0].apply()
-    machine.unconfigure("containerd", tmp_path)
-    assert "gpushare" not in main.read_text() + later.read_text()
-
-
 def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None:
     folder = tmp_path / K3S
     folder.mkdir(parents=True)

@@ -73,29 +73,6 @@ def test_a_shell_variable_is_reported() -> None:
     assert "note: the default of ${MEM:-4g} is used: 4g" in said
 
 
-def test_a_label_that_a_selector_names_stays() -> None:
-    made = converted(
-        """\
-        kind: Deployment
-        metadata: {name: d}
-        spec:
-          selector:
-            matchLabels: {aliyun.com/gpu-count: "2"}
-          template:
-            metadata:
-              labels: {aliyun.com/gpu-count: "2"}
-            spec:
-              containers:
-              - name: c
-                image: i
-                resources: {limits: {aliyun.com/gpu-mem: 8}}
-        """
-    )
-    assert 'labels: {aliyun.com/gpu-count: "2"}' in made.text
-    assert "gpushare.io/memory: 4GiB" in made.text
-    assert "the selector uses it" in told(made, "aliyun.com/gpu-count")
-
-
 def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() -> None:
     made = converted(
         """\
@@ -178,3 +155,12 @@ def test_what_a_target_cannot_express_exactly_is_reported() -> None:
     assert told(made, "gpushare.io/memory-percent").endswith("1.5 %, rounded down to 1")
     made = converted(pod("", "{gpushare.io/count: '2', gpushare.io/class: offline}"), "qgpu")
     assert "an offline pod of qGPU has one card" in told(made, "gpushare.io/class")
+    for target, key, value, why in (
+        ("qgpu", "cores", "33", "not a multiple of 5; rounded up to 35"),
+        ("hami", "devices", "1", "HAMi selects cards by UUID"),
+        ("hami", "allow", "A100,GPU-1", "mixes models and UUIDs in one list"),
+    ):
+        asked = f"{{gpushare.io/memory: 4GiB, gpushare.io/{key}: '{value}'}}"
+        assert why in told(converted(pod("", asked), target), f"gpushare.io/{key}")
+    asked = "{gpushare.io/memory: 4GiB, gpushare.io/count: '2', gpushare.io/devices: 'GPU-1,GPU-2'}"
+    assert 'nvidia.com/use-gpuuuid: "GPU-1,GPU-2"' in converted(pod("", asked), "hami").text
