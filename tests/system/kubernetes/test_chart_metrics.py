@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from gpushare.exporter import DEFAULT
 from gpushare.listen_address import parse_address
 
 from . import schemas
-from .test_chart import of, rendered, whole_chart
+from .test_chart import of, rendered
 
 pytestmark = pytest.mark.needs("helm")
 
@@ -103,15 +101,3 @@ def test_the_exporter_has_no_privileges_and_no_access_to_the_api_server() -> Non
         "capabilities": {"drop": ["ALL"]},
     }
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
-
-
-def test_grafana_gets_every_dashboard_byte_for_byte(tmp_path: Path) -> None:
-    source = tmp_path / "gpushare"
-    shutil.copytree(whole_chart(), source)
-    folder = source / "configs/grafana"
-    (folder / "more.json").write_text('{"title": "{{ .Values }} é",\n "legend": "{{pod}}"}\n')
-    (found,) = named("ConfigMap", "gpushare-dashboards", rendered({"metrics": ALL}, source=source))
-    assert found["metadata"]["labels"] == {"grafana_dashboard": "1"}
-    assert {name: text.rstrip("\n") for name, text in found["data"].items()} == {
-        path.name: path.read_text().rstrip("\n") for path in folder.glob("*.json")
-    }

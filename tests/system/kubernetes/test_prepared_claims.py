@@ -3,25 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from gpushare.client import Client
-from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
     AllocatedClaim,
-    ClaimFollower,
-    ClaimReader,
     PreparedClaims,
     claim_of,
 )
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from tests.stack.api_server import StandInApiServer
-from tests.stack.claims import AllocatedPart, ScheduledClaim
 from tests.system.waiting import wait_until
 from tests.unit.kubernetes.test_claims import PATH, body
 
@@ -124,43 +117,3 @@ def test_a_refused_claim_stays_refused_when_cards_are_well_again(
     wait_until(lambda: "no card has room" not in messages())
     followed.claims.update_health({claim.devices[0].device: "unhealthy: XID 79"})
     wait_until(lambda: any("XID 79" in message for message in messages()))
-
-
-class Daemon(Client):
-    """gpushared with one prepared claim, and the pods that it knows of."""
-
-    def __init__(self, claim: ScheduledClaim, *pods: str) -> None:
-        self.pods = list(pods)
-        names = {"namespace": claim.namespace, "name": claim.name}
-        self.row: dict[str, Any] = {"claim": claim.uid, **names, "pods": self.pods}
-
-    def claims(self) -> list[Any]:
-        return [self.row]
-
-    def set_claim_pods(self, uid: str, pods: Sequence[str]) -> None:
-        assert uid == self.row["claim"]
-        self.pods = list(pods)
-
-
-def claim_in(cluster: StandInApiServer, *pods: str) -> ScheduledClaim:
-    claim = ScheduledClaim(cluster, "train", "n", [AllocatedPart("GPU-A")])
-    claim.reserve(*pods)
-    return claim
-
-
-@contextmanager
-def following(api: ApiServer, daemon: Daemon) -> Iterator[ClaimFollower]:
-    made = ClaimFollower(api, ClaimReader(api), daemon, StatusLog())
-    try:
-        yield made
-    finally:
-        api.stop.set()
-        made.close()
-
-
-def test_a_pod_that_joined_meanwhile_may_use_the_claim(
-    cluster: StandInApiServer, api: ApiServer
-) -> None:
-    daemon = Daemon(claim_in(cluster, "pod-1", "pod-2"), "pod-1")
-    with following(api, daemon):
-        wait_until(lambda: daemon.pods == ["pod-1", "pod-2"])
