@@ -23,7 +23,7 @@ from gpushare.text_position import Fault, KeyPath, UnreadableText
 NodeKind: TypeAlias = Literal["scalar", "mapping", "sequence", "alias"]
 
 MAX_BYTES: Final = 4 << 20
-MAX_VALUES: Final = 500_000
+MAX_VALUES: Final = 100_000
 MERGE: Final = "<<"
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -47,6 +47,7 @@ class YamlRules(NamedTuple):
     """How much of YAML a text may use; `plain`: one document without anchors, aliases and tags."""
 
     max_depth: int = 64
+    max_values: int = MAX_VALUES
     plain: bool = False
 
 
@@ -190,6 +191,7 @@ class _Composer:
         self._events: Iterator[Any] = yaml.parse(_readable(text), Loader=_LOADER)
         self._anchors: dict[str, YamlNode | None] = {}
         self._written = 0
+        self._expanded = 0  # values of the documents before, as node.values
 
     def roots(self) -> Iterator[YamlNode]:
         documents = 0
@@ -199,7 +201,9 @@ class _Composer:
                 if self._rules.plain and documents > 1:
                     raise _refusal(event, "not YAML: but found another document")
                 self._anchors = {}
-                yield self._node(next(self._events), 1)
+                root = self._node(next(self._events), 1)
+                self._expanded += root.values
+                yield root
 
     def _node(self, event: Any, depth: int) -> YamlNode:
         if self._rules.plain:
@@ -217,9 +221,11 @@ class _Composer:
             node = self._sequence(event, depth)
         else:
             node = self._mapping(event, depth)
-        most = MAX_VALUES
-        if node.values > most:
-            raise _refusal(event, f"comes to over {most} values; use fewer aliases")
+        most = self._rules.max_values
+        if self._expanded + node.values > most:
+            raise _refusal(
+                event, f"comes to over {most} values; use fewer aliases, or split the file"
+            )
         if event.anchor is not None:
             node.anchor = event.anchor
             self._anchors[event.anchor] = node
@@ -276,7 +282,8 @@ class _Composer:
                 value = entry.value.resolved
                 for other in value.items if value.kind == "sequence" else [value]:
                     self._count(entry.key, len(other.resolved.fields))
-                    merged = {**other.resolved.fields, **merged}
+                    for name, of_other in other.resolved.fields.items():
+                        merged.setdefault(name, of_other)
             elif key.text in node.fields:
                 self.duplicates.append(DuplicateKey(key, node.fields[key.text].key))
             else:
@@ -285,7 +292,7 @@ class _Composer:
 
     def _count(self, where: Any, values: int) -> None:
         self._written += values
-        most = MAX_VALUES
+        most = self._rules.max_values
         if self._written > most:
             raise _refusal(where, f"comes to over {most} values; split the file")
 
@@ -373,7 +380,8 @@ def find(root: YamlNode, path: KeyPath) -> YamlNode | None:
         if isinstance(step, str):
             node = value_at(node, step)
         else:
-            node = items(node)[step] if step < len(items(node)) else None
+            within = [] if node is None else node.items
+            node = within[step].resolved if step < len(within) else None
     return node
 
 

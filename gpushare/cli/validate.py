@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,8 @@ from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.manifest import read
 from gpushare.manifest.check import Checked, check, report_unreadable
 from gpushare.manifest.model import ERROR, INFO, STDIN, WARNING, ManifestError
-from gpushare.text_position import at
+from gpushare.text_position import Fault, at
+from gpushare.yaml_nodes import MAX_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+_MOST_FILES: Final = 10_000
+_MOST_VALUES: Final = 3 * MAX_VALUES
 
 
 @shared.command("validate")
@@ -46,7 +50,7 @@ def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool)
 
     The exit status is 1 if there is a problem, and 4 if --strict finds only warnings.
     """
-    checked = [_checked(path, strict=strict) for path in _paths(files)]
+    checked = list(_all_checked(_paths(files), strict=strict))
     levels = (ERROR, WARNING) if quiet else (ERROR, WARNING, INFO)
     session.show(
         {"strict": strict, "files": [_data(file_checked, levels) for file_checked in checked]},
@@ -66,14 +70,38 @@ def _paths(files: tuple[str, ...]) -> list[str]:
         if name == STDIN or not path.is_dir():
             paths.append(name)
             continue
-        within = sorted(
-            inside for inside in path.rglob("*") if inside.suffix in SUFFIXES and inside.is_file()
-        )
+        found = (one for one in path.rglob("*") if one.suffix in SUFFIXES and one.is_file())
+        within = sorted(itertools.islice(found, _MOST_FILES + 1))
+        if len(within) > _MOST_FILES:
+            text = f"{name} contains over {_MOST_FILES} files to check. Name the folders in it"
+            raise UserError(text, code=ErrorCode.INVALID, key="FILE", value=name)
         if not within:
             text = f"{name} contains no .yaml, .yml or .json file"
             raise UserError(text, code=ErrorCode.NOT_FOUND, key="FILE", value=name)
         paths += map(str, within)
     return list(dict.fromkeys(paths))
+
+
+def _all_checked(paths: list[str], *, strict: bool) -> Iterator[Checked]:
+    """Yield what is checked of each file; where there is too much of them, what is not."""
+    left = _MOST_VALUES
+    for path in paths:
+        if left <= 0:
+            rule = (
+                f"not checked, nor is any file after it: those before have over {_MOST_VALUES} "
+                "values. Check fewer files at a time"
+            )
+            yield report_unreadable(ManifestError(path, Fault(0, 0, rule)))
+            return
+        yield (one := _checked(path, strict=strict))
+        left -= min(one.values, _size(path))
+
+
+def _size(path: str) -> int:
+    try:
+        return MAX_VALUES if path == STDIN else Path(path).stat().st_size
+    except OSError:
+        return 0
 
 
 def _checked(path: str, *, strict: bool) -> Checked:

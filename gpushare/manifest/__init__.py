@@ -6,7 +6,7 @@ and `ecs`, and a container's config.json. `request` is what a container requests
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +22,11 @@ from gpushare.manifest.model import (
     values_of_pairs,
 )
 from gpushare.quota.annotations import pod_of
+from gpushare.quota.keys import ANNOTATION_PREFIX, ENV_PREFIX
 from gpushare.text_position import Fault, UnreadableText, decode, read_text
 from gpushare.yaml_nodes import (
     MAX_BYTES,
+    MAX_VALUES,
     YamlNode,
     fields,
     parse,
@@ -33,6 +35,8 @@ from gpushare.yaml_nodes import (
 )
 
 _WHAT: Final = "manifest"
+_OURS: Final = (ANNOTATION_PREFIX, ENV_PREFIX)
+_SLOW_VALUES: Final = 10  # a container, or a key of ours, takes as long as so many other values
 
 
 def read(path: str | Path, text: str | None = None) -> ManifestFile:
@@ -50,8 +54,9 @@ def read(path: str | Path, text: str | None = None) -> ManifestFile:
         raise ManifestError(path, Fault(0, 0, "is empty. Use a manifest that has containers"))
     kinds = kubernetes.KubernetesReader(text)
     documents = [document for root in parsed.roots for document in _documents(root, kinds)]
+    values = _count_values(path, parsed.roots, documents)
     _give_claims(documents)
-    return ManifestFile(path, text, parsed.roots, tuple(documents), parsed.duplicates)
+    return ManifestFile(path, text, parsed.roots, tuple(documents), parsed.duplicates, values)
 
 
 def _text(path: str) -> str:
@@ -73,6 +78,24 @@ def _documents(root: YamlNode, kinds: kubernetes.KubernetesReader) -> Iterator[D
         yield Document("device-plugin", root, plugin=settings)
     else:
         yield from kinds.read(root)
+
+
+def _count_values(path: str, roots: Sequence[YamlNode], documents: list[Document]) -> int:
+    """Return what a file comes to: what a pod has is looked at for each of its containers.
+
+    ManifestError: that is too much.
+    """
+    values = sum(root.values for root in roots)
+    claims = {document.name: len(document.claim) for document in documents if document.claim}
+    for container in (one for document in documents for one in document.containers):
+        pod = container.pod
+        named = (claims.get(pod.claims.get(name, ("", ""))[1], 0) for name in container.claims)
+        ours = sum(name.startswith(_OURS) for name in (*container.env, *pod.annotations))
+        values += _SLOW_VALUES * (1 + ours) + len(pod.annotations) + len(pod.labels) + sum(named)
+        if values > MAX_VALUES:
+            message = f"comes to over {MAX_VALUES} values for its containers; split the file"
+            raise ManifestError(path, Fault(container.line, 0, message))
+    return values
 
 
 def _give_claims(documents: list[Document]) -> None:

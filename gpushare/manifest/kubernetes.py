@@ -24,12 +24,22 @@ from gpushare.manifest.model import (
     values_of_named,
 )
 from gpushare.text_position import KeyPath, UnreadableText
-from gpushare.yaml_nodes import YamlNode, fields, items, parse, scalar_text, text_at, value_at
+from gpushare.yaml_nodes import (
+    MANIFEST_RULES,
+    MAX_VALUES,
+    YamlNode,
+    fields,
+    items,
+    parse,
+    scalar_text,
+    text_at,
+    value_at,
+)
 
 #: The first key in the file of a device plugin: NVIDIA's, and HAMi's two.
 _PLUGIN: Final = ("sharing", "nodeconfig", "nvidia")
 _PLUGIN_KEY: Final = re.compile(rf'^[\s{{"]*(?:{"|".join(_PLUGIN)})"?\s*:', re.MULTILINE)
-_MAX_TEXTS: Final = 64  # of ConfigMaps in one file that are read as files themselves
+_LETTERS_A_VALUE: Final = 32  # as long takes it to skip them, before a text of a ConfigMap
 _CLAIMS: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "DeviceClass"})
 
 
@@ -59,7 +69,7 @@ class KubernetesReader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._texts = 0
+        self._left = MAX_VALUES  # for the texts of ConfigMaps that are read as files themselves
 
     def read(self, root: YamlNode) -> Iterator[Document]:
         """Yield the object at `root`; of a List each item."""
@@ -96,8 +106,7 @@ class KubernetesReader:
         """Return what the texts of a ConfigMap say to a device plugin."""
         settings: dict[str, ManifestValue] = {}
         for value in document.data.values():
-            if self._texts < _MAX_TEXTS and _PLUGIN_KEY.search(value.text):
-                self._texts += 1
+            if _PLUGIN_KEY.search(value.text):
                 settings = {**plugin_settings(self._within(value), value.place), **settings}
         return settings
 
@@ -105,14 +114,18 @@ class KubernetesReader:
         """Return the root of the YAML that `value` holds, its marks those of the whole file."""
         node = value.value_node
         text, start = value.text, 0
+        self._left -= (node.end if node.style == "|" else len(text)) // _LETTERS_A_VALUE
+        if self._left <= 0:
+            return None
         if node.style == "|":
             start = self._text.find("\n", node.start) + 1
             blank = re.sub(r"[^\n]", " ", self._text[:start])
             text = blank + self._text[start : node.end] + "\n"
         try:
-            roots = parse(text).roots
+            roots = parse(text, MANIFEST_RULES._replace(max_values=self._left)).roots
         except UnreadableText:
             return None  # it need not be YAML: only what reads as a plugin's file is looked at
+        self._left -= sum(root.values for root in roots)
         return roots[0] if roots and roots[0].kind == "mapping" else None
 
 
@@ -136,20 +149,17 @@ def claim_values(root: YamlNode) -> dict[str, ManifestValue]:
     way: tuple[str, ...] = ("spec",)
     if "spec" in fields(value_at(root, *way)):
         way = ("spec", "spec")  # a template's
-    claimed: dict[str, ManifestValue] = {}
+    found: list[ManifestValues] = []
     requests = (*way, "devices", "requests")
     for number, request in enumerate(items(value_at(root, *requests))):
         exactly = value_at(request, "exactly")  # v1 has it one deeper than its betas
         here: KeyPath = (*requests, number, "exactly") if exactly else (*requests, number)
-        claimed = {**_request_values(exactly or request, here), **claimed}
+        found.append(_request_values(exactly or request, here))
     for configs in ((*way, "devices", "config"), (*way, "config")):
         for number, config in enumerate(items(value_at(root, *configs))):
             here = (*configs, number, "opaque", "parameters")
-            claimed = {
-                **first_leaf_values(value_at(config, "opaque", "parameters"), here),
-                **claimed,
-            }
-    return claimed
+            found.append(first_leaf_values(value_at(config, "opaque", "parameters"), here))
+    return {name: value for one in reversed(found) for name, value in one.items()}
 
 
 def _request_values(request: YamlNode, place: KeyPath) -> dict[str, ManifestValue]:

@@ -242,13 +242,17 @@ class Document:
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """One file; `duplicates` are the keys that a mapping of it has a second time."""
+    """One file; `duplicates` are the keys that a mapping of it has a second time.
+
+    `values` is how many values there are to look at.
+    """
 
     path: str
     text: str
     roots: tuple[YamlNode, ...]
     documents: tuple[Document, ...]
     duplicates: tuple[DuplicateKey, ...] = ()
+    values: int = 0
 
     @property
     def containers(self) -> list[Container]:

@@ -44,7 +44,7 @@ from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, request_from
 from gpushare.quota.node_settings import OWN, read_own_label
 from gpushare.quota.request import REFINING_KEYS, ValueSource
 from gpushare.text_position import KeyPath
-from gpushare.yaml_nodes import YamlNode, find, value_at
+from gpushare.yaml_nodes import MAX_VALUES, YamlNode, find, value_at
 
 _REACHING: Final = frozenset({"env", "annotation", "pod annotation"})
 _PARTS: Final = frozenset({"memory", "memory-percent", "cores", "count", "devices"})
@@ -52,12 +52,16 @@ _PARTS: Final = frozenset({"memory", "memory-percent", "cores", "count", "device
 
 @dataclass(frozen=True)
 class Checked:
-    """The findings in a file, sorted by position, and how many containers it has."""
+    """The findings in a file, sorted by position, and how many containers it has.
+
+    `values` is how many values there were to look at, at most.
+    """
 
     path: str
     findings: tuple[ManifestFinding, ...]
     containers: int = 0
     asking: int = 0
+    values: int = MAX_VALUES
 
     def count(self, level: FindingLevel) -> int:
         """Return how many findings there are of `level`."""
@@ -76,11 +80,13 @@ def check(file: ManifestFile, *, strict: bool) -> Checked:
             findings += [*check_resources(container), *check_unknown_keys(container)]
             findings += check_request(container, request, strict=strict)
     # Containers of a pod share its annotations, and aliases are read once for each of their uses.
-    return Checked(file.path, tuple(sorted(set(findings))), len(file.containers), asking)
+    return Checked(
+        file.path, tuple(sorted(set(findings))), len(file.containers), asking, file.values
+    )
 
 
 def report_unreadable(error: ManifestError) -> Checked:
-    """Return the finding for a file that cannot be read."""
+    """Return the finding for a file that cannot be read, and may have been long to read."""
     fault = error.fault
     finding = ManifestFinding(fault.line, fault.column, "", fault.message, "")
     return Checked(error.path, (finding,))
@@ -253,6 +259,7 @@ def check_settings(document: Document) -> Iterator[ManifestFinding]:
 # --- keys that are unknown or misplaced, and annotations that are for no container ---
 
 _SCOPE: Final = "container."
+_MOST_NAMED: Final = 20  # of a pod's containers in a finding
 #: Kubernetes' own kinds with pods. Another kind may have resources beside its pods.
 _WORKLOADS: Final = frozenset(
     {
@@ -293,6 +300,7 @@ def check_scopes(document: Document) -> Iterator[ManifestFinding]:
 def _missing_containers(pod: Pod) -> Iterator[ManifestFinding]:
     """Yield annotations for a container that the pod does not have."""
     names = [container.name for container in pod.containers]
+    known = set(names)
     scoped = {
         name: (value, _scope(name)[0])
         for name, value in pod.annotations.items()
@@ -303,7 +311,7 @@ def _missing_containers(pod: Pod) -> Iterator[ManifestFinding]:
         if annotation.container:
             scoped[annotation.name] = pod.annotations[annotation.name], annotation.container
     for name, (value, container) in scoped.items():
-        if container and container not in names:
+        if container and container not in known:
             yield key_finding(
                 f"annotation {name}",
                 value,
@@ -319,10 +327,15 @@ def _scope(name: str) -> tuple[str, str]:
 
 
 def _suggest(name: str, container: str, names: list[str]) -> str:
-    close = get_close_matches(container, names, n=1, cutoff=0.6)
+    close = get_close_matches(container, names[:_MOST_NAMED], n=1, cutoff=0.6)
     if close:
         return f"did you mean {name.replace(container, close[0], 1)}?"
-    return "its containers are " + ", ".join(names)
+    return f"its containers are {_listed(names)}"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _ambiguous_keys(pod: Pod) -> Iterator[ManifestFinding]:
@@ -341,7 +354,7 @@ def _ambiguous_keys(pod: Pod) -> Iterator[ManifestFinding]:
             yield key_finding(
                 f"annotation {name}",
                 pod.annotations[name],
-                f"names no container, and applies to each of {', '.join(running)}",
+                f"names no container, and applies to each of {_listed(running)}",
                 f"write {scoped_name(running[0], key)}",
             )
 
@@ -363,7 +376,7 @@ def _first_container_takes(pod: Pod) -> Iterator[ManifestFinding]:
             yield key_finding(
                 f"annotation {value_title(word).partition(' ')[2]}",
                 pod.annotations[word.name],
-                f"names no container: of {', '.join(running)} the one that is created first gets "
+                f"names no container: of {_listed(running)} the one that is created first gets "
                 "it, and the others are refused",
                 f"add {by}: {running[0]}" if by else "use gpushare convert, which adds the names",
                 WARNING,

@@ -324,7 +324,7 @@ def _findings(error: ValidationError, root: YamlNode, above: KeyPath) -> Iterato
 def _at(node: YamlNode, place: KeyPath) -> YamlNode:
     for part in place:
         if isinstance(part, int):
-            node = items(node)[part]
+            node = node.items[part].resolved
             continue
         children = fields(node)
         capital = part[:1].upper() + part[1:]

@@ -13,8 +13,10 @@ import pytest
 from click.testing import Result
 
 from gpushare import images, knowledge
+from gpushare.cli import validate
 from gpushare.cli.text import WIDTH
 from gpushare.images import InspectedImage, NotFound
+from gpushare.manifest import read
 
 from .conftest import STATUS, Cli
 from .fake_daemon import AnsweringDaemon
@@ -55,6 +57,27 @@ def test_a_file_comes_before_a_code_and_a_folder_is_validated(
     assert result.stdout.startswith("compose, container train")
     assert "It can also mean CUDA_ERROR_OUT_OF_MEMORY" in " ".join(result.stderr.split())
     assert "run `gpushare validate ./`" in cli("explain", "./").stderr
+
+
+def test_too_many_files_are_refused_and_name_the_limit(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.yaml").write_text(COMPOSE)
+    (tmp_path / "c.yaml").write_text("[")  # it may have been long to read
+    values = read(tmp_path / "a.yaml").values
+    monkeypatch.setattr(validate, "_MOST_VALUES", 2 * values + 1)
+    result = cli("validate", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"{tmp_path}/c.yaml: 1 problem" in result.stdout
+    assert (
+        f"{tmp_path}/d.yaml: not checked, nor is any file after it: those before have over "
+        f"{2 * values + 1} values. Check fewer files at a time" in result.stdout
+    )
+    monkeypatch.setattr(validate, "_MOST_FILES", 3)
+    assert "contains over 3 files to check. Name the folders in it" in (
+        cli("validate", str(tmp_path)).stderr
+    )
 
 
 @pytest.mark.parametrize("word", ["\x1b[31m", "../../etc/passwd", "a" * 5000])

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
 from gpushare.manifest import read
+from gpushare.manifest.check import check
 from gpushare.manifest.model import Container, ManifestError, ManifestFile, ManifestValues
 from gpushare.manifest.request import ManifestRequest, request_of
 from gpushare.quota.request import EngineCards
@@ -206,11 +209,44 @@ def merge_bomb() -> str:
     return f"a: &a {{{keys}}}\nb: {{<<: [{','.join(['*a'] * 5000)}]}}\n"
 
 
+def fuse() -> str:
+    """Return a document of some aliases: only many of them are too many values."""
+    return f"a: &a [{'1,' * 40}]\nb: &b [{'*a,' * 40}]\n---\n"
+
+
+def shared(count: int, annotation: str) -> str:
+    """Return a pod of so many containers, which have as many annotations together."""
+    annotations = ", ".join(annotation.format(number) for number in range(count) if annotation)
+    containers = "".join(f"  - {{name: c{number}}}\n" for number in range(count))
+    metadata = f"metadata: {{annotations: {{{annotations}}}}}"
+    return f"kind: Pod\n{metadata}\nspec:\n  containers:\n{containers}"
+
+
+def claims(count: int) -> str:
+    """Return a pod that names a template so often, which requests as many devices."""
+    devices = ",".join(f"{{deviceClassName: d{number}}}" for number in range(count))
+    named = ",".join(
+        f"{{name: n{number}, resourceClaimTemplateName: t}}" for number in range(count)
+    )
+    container = f"{{name: a, resources: {{claims: [{named}]}}}}"
+    return (
+        f"kind: ResourceClaimTemplate\nmetadata: {{name: t}}\n"
+        f"spec: {{spec: {{devices: {{requests: [{devices}]}}}}}}\n---\n"
+        f"kind: Pod\nspec: {{resourceClaims: [{named}], containers: [{container}]}}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (bomb(), f"pod.yaml:6:5: comes to over {MAX_VALUES} values; use fewer aliases"),
         (merge_bomb(), f"pod.yaml:2:9: comes to over {MAX_VALUES} values; use fewer aliases"),
+        ("---\n" + fuse() * 60, f"comes to over {MAX_VALUES} values; use fewer aliases, or split"),
+        ("[" + "1," * MAX_VALUES + "]", f"comes to over {MAX_VALUES} values; split the file"),
+        (shared(400, "x.io/{}: b"), f"comes to over {MAX_VALUES} values for its containers; split"),
+        (shared(100, "gpushare.io/{}: 1"), "values for its containers; split the file"),
+        (shared(8000, ""), f"comes to over {MAX_VALUES} values for its containers; split"),
+        (claims(400), "values for its containers; split the file"),
         ("a: &a [*a]\n", "pod.yaml:1:8: *a stands within itself; write it out"),
         ("a: *b\n", "pod.yaml:1:4: *b has no &b before it"),
         ("[" * 65, f"pod.yaml:1:65: nested more than {MAX_DEPTH} deep; write it flatter"),
@@ -224,6 +260,43 @@ def test_an_unreadable_text_is_reported_with_its_position_and_the_fix(
     text: str, expected: str
 ) -> None:
     assert expected in refusal(text)
+
+
+def work_for(text: str) -> int:
+    """Return how many calls it takes to read and check a text."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        check(read("pod.yaml", text), strict=True)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda count: pod(env=",".join(f"{{name: N{n}, value: []}}" for n in range(count))),
+        lambda count: pod(env=",".join(f"{{name: N{n}, text: a}}" for n in range(count))),
+        lambda count: "kind: Pod\nspec:\n" + "- {containers: [{name: a, image: b}]}\n" * count,
+    ],
+    ids=["wrong values", "unknown keys", "pods in a list"],
+)
+def test_the_work_for_a_file_grows_as_the_file_does(shape: Callable[[int], str]) -> None:
+    work_for(shape(1))  # what is imported or kept for later is not counted
+    assert work_for(shape(800)) < 2.5 * work_for(shape(400))
+
+
+def test_a_finding_names_some_containers_of_a_pod_and_counts_the_others() -> None:
+    text = shared(60, "gpushare.io/container.none{}.memory: 1GiB")
+    findings = check(read("pod.yaml", text), strict=True).findings
+    assert max(len(str(finding)) for finding in findings) < 400
+    assert any(finding.fix.endswith("c19 and 40 more") for finding in findings)
 
 
 def test_depth_counts_the_values_of_aliases() -> None:
