@@ -163,6 +163,8 @@ class Audit:
                 self._judge.begin_anew(now_ns)
                 look = None
         driver, action = self._state.node.driver, self._state.node.config.unknown
+        if action == "kill" and self._state.ledger.integrity.why:
+            action = "warn"  # it may be a container whose record is lost
         if look is not None and driver is not None:
             self._unallocated.look(look, resolver, ProcessOwners(look.entries).all_of, action)
             memory = {card.uuid: card.memory_bytes for card in driver.cards}

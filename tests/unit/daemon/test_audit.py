@@ -312,6 +312,22 @@ def test_a_program_of_the_host_is_never_killed_or_reported(
     assert events(capfd.readouterr().err) == []
 
 
+def test_nothing_is_killed_while_records_are_lost(
+    lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a container that had an allocation."""
+    lone.node.node.config = replace(lone.node.node.config, unknown="kill")
+    lone.node.ledger.integrity.add("the record of a container and its copy are lost")
+    come(lone, CONTAINER)
+    seen(lone, 20)
+    assert ended == []
+    (lone.node.node.config.run_dir / "integrity-lost").unlink()
+    lone.node.ledger.integrity.look()
+    seen(lone, 20)
+    assert (PID, signal.SIGKILL) in ended
+    assert "unallocated-container-killed" in events(capfd.readouterr().err)
+
+
 def test_a_ghost_is_not_ended(
     lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
