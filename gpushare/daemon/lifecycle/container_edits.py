@@ -57,20 +57,11 @@ from gpushare.oci.spec import Spec
 _HOSTNAME: Final = "HOSTNAME="
 #: What engines mount by themselves: no folder of it is searched for libcuda.
 _OF_ENGINES: Final = frozenset(
-    {
-        *(
-            "/proc",
-            "/dev",
-            "/dev/pts",
-            SHARED_MEMORY,
-            "/dev/mqueue",
-            "/sys",
-            "/sys/fs/cgroup",
-            "/run",
-        ),
-        *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"),
-        "/var/run/secrets/kubernetes.io/serviceaccount",
-    }
+    f"""
+    /proc /dev /dev/pts {SHARED_MEMORY} /dev/mqueue /dev/termination-log /sys /sys/fs/cgroup /run
+    /run/.containerenv /run/secrets /etc/hosts /etc/hostname /etc/resolv.conf
+    /var/run/secrets/kubernetes.io/serviceaccount
+    """.split()
 )
 _NO_ANSWER: Final = (
     "not looked at: a volume does not answer. A libcuda in it would be used as it is"
