@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 from hypothesis import configuration
+from hypothesis import strategies as st
 
 
 def load_profile() -> None:
@@ -16,3 +17,9 @@ def load_profile() -> None:
         "gpushare", database=None, deadline=None, derandomize=True, max_examples=50
     )
     hypothesis.settings.load_profile("gpushare")
+
+
+def any_text(max_size: int | None = None) -> st.SearchStrategy[str]:
+    """Return texts that also have halves of surrogate pairs, which hypothesis leaves out."""
+    halves = st.characters(categories=["Cs"])
+    return st.text(st.one_of(st.characters(), halves), max_size=max_size)

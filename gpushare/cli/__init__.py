@@ -169,12 +169,12 @@ def _present(status: DaemonStatus, cards: list[CardRow]) -> str:
     ]
     lines += [f"warn: {warning}" for warning in status["warnings"]]
     lines.append(f"next: {_next(status, cards)}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _cordon(card: CardRow) -> str:
     """Return ", cordoned: ECC errors"; "" for a card that is not cordoned."""
-    reason = f": {printable(card['cordon_reason'])}" if card["cordon_reason"] else ""
+    reason = f": {card['cordon_reason']}" if card["cordon_reason"] else ""
     return f", cordoned{reason}" if card["cordoned"] else ""
 
 

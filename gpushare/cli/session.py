@@ -230,7 +230,9 @@ class Session:
 
     def show(self, data: object, text: Callable[[], str]) -> None:
         """Print `data` with --json, otherwise the result of `text`."""
-        click.echo(json.dumps(data, indent=2) if self.json else text())
+        shown = json.dumps(data, indent=2) if self.json else text()
+        # A path with bytes that are no UTF-8 has halves of letters, which cannot be written.
+        click.echo(shown.encode("utf-8", "backslashreplace").decode())
 
     def show_rows(
         self, rows: list[TableRow], text: Callable[[list[TableRow]], str], none: str

@@ -48,7 +48,8 @@ def expose(snapshot: Snapshot, accept: str = "", compat: Sequence[str] = ()) -> 
         lines += (_histogram if family.kind == "histogram" else _series)(family, snapshot)
     if is_open:
         lines.append("# EOF\n")
-    return "".join(lines).encode(), OPENMETRICS if is_open else PLAIN
+    # Bytes that are no UTF-8 have become halves of letters, which cannot be encoded.
+    return "".join(lines).encode("utf-8", "replace"), OPENMETRICS if is_open else PLAIN
 
 
 def _head(family: Family, *, is_open: bool) -> Iterator[str]:

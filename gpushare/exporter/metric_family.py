@@ -262,16 +262,12 @@ class SnapshotSource:
 
 
 def with_unique_ids(tenants: Sequence[TenantRow]) -> list[TenantRow]:
-    """Return `tenants` with unique IDs and valid UTF-8 names.
+    """Return `tenants` with unique IDs.
 
     Two low-level runtimes with separate state folders may both have a container "test".
     """
     count = Counter(tenant["id"] for tenant in tenants)
-    return [_distinct(tenant, alone=count[tenant["id"]] == 1) for tenant in tenants]
-
-
-def _distinct(tenant: TenantRow, *, alone: bool) -> TenantRow:
-    identity = tenant["id"] if alone else f"{tenant['id']}@{tenant['key']}"
-    # Invalid UTF-8 has become lone surrogates, which cannot be encoded.
-    name = tenant["name"].encode("utf-8", "backslashreplace").decode()
-    return {**tenant, "id": identity, "name": name}
+    return [
+        tenant if count[tenant["id"]] == 1 else {**tenant, "id": f"{tenant['id']}@{tenant['key']}"}
+        for tenant in tenants
+    ]

@@ -43,3 +43,8 @@ def put_aside(file: Path) -> Path:
     for tail in ("-wal", "-shm"):
         file.with_name(file.name + tail).unlink(missing_ok=True)
     return aside
+
+
+def storable(text: str) -> str:
+    """Return `text` without halves of letters, which bytes that are no UTF-8 become."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpushare.history import retention, tables
 from gpushare.history.figures import CARD_FIGURES, CONTAINER_FIGURES, counters
 from gpushare.history.retention import INTERVAL_SECONDS, PERIOD_MS
-from gpushare.history.sqlite_file import put_aside
+from gpushare.history.sqlite_file import put_aside, storable
 from gpushare.history.tables import FILE, KINDS
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class HistoryStore:
         seen: dict[int, _Counters] = {}
         rows: dict[str, list[list[Any]]] = {kind: [] for kind in KINDS}
         for card in metrics.cards:
-            about = card["index"], card["model"], card["memory_bytes"]
+            about = card["index"], storable(card["model"]), card["memory_bytes"]
             number = self._card(store, card["uuid"], about)
             figures = [figure.stored(card) for figure in CARD_FIGURES.values()]
             subject = self._subject(store, number, 0, at)
@@ -429,7 +429,7 @@ def _user_name(uid: int | None) -> str:
 def container_row(tenant: TenantRow) -> tuple[str, ...]:
     """Return the values of CONTAINER_COLUMNS."""
     pod = tenant["pod"]
-    return (
+    found = (
         tenant["key"],
         tenant["id"],
         tenant["name"],
@@ -441,3 +441,4 @@ def container_row(tenant: TenantRow) -> tuple[str, ...]:
         tenant["isolation"] if tenant["isolation"] in {"mps", "exclusive"} else "shared",
         tenant["policy"],
     )
+    return tuple(map(storable, found))

@@ -39,7 +39,7 @@ from gpushare.events import (
     event_of,
     open_events,
 )
-from gpushare.history.sqlite_file import prepare, put_aside, used_bytes
+from gpushare.history.sqlite_file import prepare, put_aside, storable, used_bytes
 from gpushare.protocol import HistoryEvent
 
 _MOST_QUEUED: Final = 4096  # of each kind: of LASTING, and the others
@@ -176,7 +176,7 @@ class History:
         text = json.dumps(rest, separators=(",", ":"), default=str)
         if len(text) > _MOST_FIELDS_BYTES:
             text = '{"note":"too long to store; see the log"}'
-        key, identity, name, card, owner = map(_storable, (key, identity, name, card, owner))
+        key, identity, name, card, owner = map(storable, (key, identity, name, card, owner))
         return at, event, level, key, identity, name, card, text, owner, event in LASTING
 
     # --- the history thread ---
@@ -309,11 +309,6 @@ class History:
             (self.generation,),
         )
         store.execute("PRAGMA incremental_vacuum").fetchall()
-
-
-def _storable(text: str) -> str:
-    """Return `text` without halves of letters, which bytes that are no UTF-8 become."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 # --- the tables of the history's file: how they are made, pruned and read ---

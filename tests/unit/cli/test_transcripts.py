@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -405,8 +406,11 @@ def dated(request: Reply) -> Reply:
     return {**request, **ago}
 
 
-def transcripts() -> Iterable[str]:
-    """Run every scene; yield commands, their requests (>), what they print, and their status."""
+def transcripts(sent: Callable[[Any], Any] = lambda reply: reply) -> Iterable[str]:
+    """Run every scene; yield commands, their requests (>), what they print, and their status.
+
+    `sent` is what becomes of an answer of gpushared.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for scene in (
             *shown_status(),
@@ -417,7 +421,7 @@ def transcripts() -> Iterable[str]:
             *refused(),
         ):
             path = Path(folder, "control.sock")
-            daemon = AnsweringDaemon(path, {**answers(), **scene.answers})
+            daemon = AnsweringDaemon(path, sent({**answers(), **scene.answers}))
             with daemon.answering():
                 for command in scene.commands:
                     daemon.requests.clear()
@@ -439,6 +443,30 @@ def recorded() -> str:
 
 def test_each_command_asks_and_shows_what_it_should() -> None:
     assert recorded() == RECORDED.read_text()
+
+
+#: Texts that containers, their users and their processes choose, or an engine reports.
+CHOSEN: Final = re.compile(
+    "advice|candidates|command|config|container|cordon_reason|error|fields|fix|labels|model|name"
+    "|namespace|node_name|notes|pods?|reason|user|value|warnings"
+)
+
+
+def odd(answer: Any, *, chosen: bool = False) -> Any:
+    """Return the answer with half of a surrogate pair and a control code in each such text."""
+    if isinstance(answer, dict):
+        is_chosen = {key: chosen or bool(CHOSEN.fullmatch(key)) for key in answer}
+        return {key: odd(part, chosen=is_chosen[key]) for key, part in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [odd(part, chosen=chosen) for part in answer]
+    return f"{answer}\ud800\x9b" if chosen and isinstance(answer, str) else answer
+
+
+def test_no_text_that_somebody_chose_ends_a_command_or_reaches_a_terminal() -> None:
+    shown = [line for line in transcripts(odd) if not line.startswith("> ")]
+    assert len(shown) > 500
+    assert [line for line in shown if "internal error" in line] == []
+    assert [line for line in shown if not line.isprintable()] == []
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from gpushare import protocol
 from gpushare.daemon.service.control_server import decode_request
 from gpushare.protocol.operations import MalformedRequest
+from tests.properties import any_text
 
 json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), any_text(20)),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+        st.lists(inner, max_size=4),
+        st.dictionaries(any_text(8), inner, max_size=4),
     ),
     max_leaves=20,
 )
@@ -27,6 +29,8 @@ json_values = st.recursive(
 @example(b'{"a": 1, "a": 2}')
 @example(b'{"a": NaN}')
 @example(b'{"a": 1e999}')
+@example(b'{"a": "\\ud800"}')
+@example(b'{"\\udfff": {"a": ["\\ud83d\\ude00\\ude00"]}}')
 @example(b"[" * 4000)
 @example(b'{"a": ' + b"9" * 4000 + b"}")
 def test_a_packet_is_one_object_or_refused(packet: bytes) -> None:
@@ -37,3 +41,4 @@ def test_a_packet_is_one_object_or_refused(packet: bytes) -> None:
     assert isinstance(decoded, dict)
     # What was read can be written again: nothing in it that JSON cannot say.
     assert protocol.decode(protocol.encode(decoded, limit=1 << 20)) == decoded
+    json.dumps(decoded, ensure_ascii=False).encode()

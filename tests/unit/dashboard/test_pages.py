@@ -31,7 +31,7 @@ def history(name: str, _since: float) -> list[dict[str, Any]]:
     over, bare = ("over-quota-warned", "unallocated-container-killed")
     return [
         *(event(1, 60, over, {"tenant": tenant, "used_bytes": 1}) for tenant in (TRAIN, SERVE)),
-        event(2, 60, bare, {"card": UUIDS[1], "container": "bare", "used_bytes": 1}),
+        event(2, 60, bare, {"card": UUIDS[1], "container": "bare\ud800", "used_bytes": 1}),
     ]
 
 
@@ -72,8 +72,8 @@ def test_a_graph_for_a_spreadsheet_has_a_column_for_each_line_and_no_formula(
 @pytest.mark.parametrize(
     ("chosen", "names", "overs"),
     [
-        ({}, [TRAIN, SERVE], [TRAIN, SERVE, "bare"]),
-        ({"card": UUIDS[1]}, [SERVE], [SERVE, "bare"]),
+        ({}, [TRAIN, SERVE], [TRAIN, SERVE, "bare\ud800"]),
+        ({"card": UUIDS[1]}, [SERVE], [SERVE, "bare\ud800"]),
         ({"namespace": "team"}, [TRAIN], [TRAIN]),
         ({"container": "erv"}, [SERVE], [SERVE]),
         ({"mode": "exclusive"}, [], []),
@@ -99,6 +99,7 @@ def test_a_report_can_be_downloaded_in_each_format(pages: DashboardPages) -> Non
         assert response.content_type == f"{media}; charset=utf-8"
         assert f"gpushare-usage.{tail}" in response.headers["Content-Disposition"]
         assert b"serve" in response.body
+        assert b"bare" in pages.report(asked(name="compliance", format=form, **PERIOD)).body
     with pytest.raises(BadGraph, match="no such report"):
         pages.report(asked(name="none", **PERIOD))
 

@@ -109,7 +109,7 @@ def test_two_containers_of_one_id_have_series_of_their_own() -> None:
     shown = [said for said, _ in series(taken, "gpushare_container_hung")]
     ids = [said["container_id"] for said in shown]
     assert ids == [f"test@{'1' * 16}", f"test@{'2' * 16}", "other"]
-    assert {said["container"] for said in shown} == {"a", "b\\udcff"}
+    assert {said["container"] for said in shown} == {"a", "b?"}
 
 
 def test_the_xids_that_end_a_card_are_those_that_the_daemon_takes_for_it() -> None:

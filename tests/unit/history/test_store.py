@@ -165,6 +165,16 @@ def test_who_a_container_is(folder: Path) -> None:
         assert not reader.containers(T0 + 60, 2 * T0)
 
 
+def test_a_name_that_is_no_text_is_kept_as_its_codes(folder: Path) -> None:
+    store = HistoryStore(folder)
+    odd = {**container(), "name": "a\ud800", "engine": "\udcff", "policy": "\udc80"}
+    store.write(T0, metrics(odd, cards=[{**made.card(), "model": "H\udc80"}]))
+    with HistoryReader(folder) as reader:
+        found = only(reader)
+        assert (found.name, found.engine, found.policy) == ("a\\ud800", "\\udcff", "\\udc80")
+        assert [card.model for card in reader.cards(T0, T0 + 1)] == ["H\\udc80"]
+
+
 def test_the_figures_of_a_card(folder: Path) -> None:
     store = HistoryStore(folder)
     store.write(T0, metrics())

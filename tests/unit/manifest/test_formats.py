@@ -252,6 +252,8 @@ def claims(count: int) -> str:
         ("[" * 65, f"pod.yaml:1:65: nested more than {MAX_DEPTH} deep; write it flatter"),
         ("é: é\na: \x07\n", "pod.yaml:2: has the character U+0007; take it out"),
         ("a: [1\n", "pod.yaml:2:1: not YAML: did not find expected ',' or ']'"),
+        ('{"a": "\\ud800"}', "pod.yaml:1:10: not YAML: found invalid Unicode character"),
+        ("a: \ud800\n", "pod.yaml:1: has the character U+D800; take it out"),
         ("a:\n\tb: 1\n", "not YAML: found character that cannot start any token; indent with "),
         ("a: {{ .Values.x }}\nb: ]\n", "pod.yaml:1:4: a template of Helm, not YAML yet; write "),
     ],

@@ -29,6 +29,7 @@ from gpushare.cli.top.render import Size, fit
 from gpushare.cli.top.snapshot import TopCard, TopSnapshot
 from gpushare.errors import UserError
 from gpushare.history.reader import HistoryReader
+from tests.properties import any_text
 from tests.unit.history.world import GIB, T0, UUIDS, Actor, record
 
 from .made import TAKEN, card, container, machine
@@ -68,7 +69,7 @@ def test_a_gap_is_empty_and_a_zero_is_not() -> None:
     lines=st.integers(1, 60),
     graphs=st.integers(1, 4),
     unicode=st.booleans(),
-    title=st.text(max_size=60),
+    title=any_text(60),
     alarm=st.sampled_from(["", "gpushared is not running: " + "x" * 200]),
 )
 def test_the_graphs_fit_every_terminal(

@@ -19,6 +19,7 @@ from gpushare.cli.top.columns import COLUMNS, width
 from gpushare.cli.top.render import Frame, Size, frame
 from gpushare.cli.top.snapshot import TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView
+from tests.properties import any_text
 from tests.unit.cli.conftest import CARD, in_utc, tenant
 from tests.unit.rows import GIB
 
@@ -123,7 +124,7 @@ def test_the_screens_are_as_recorded() -> None:
     unicode=st.booleans(),
     alarm=st.sampled_from(["", "gpushared is not running: " + "x" * 200]),
     sort=st.sampled_from([column.key for column in COLUMNS]),
-    name=st.text(max_size=60),
+    name=any_text(60),
 )
 def test_nothing_is_wider_or_higher_than_the_terminal(
     columns: int,

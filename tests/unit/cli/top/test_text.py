@@ -13,6 +13,7 @@ from gpushare.cli.top import help_lines
 from gpushare.cli.top.columns import clip, width
 from gpushare.cli.top.keys import CHANGES, HELP, UiState
 from gpushare.cli.top.render import Size
+from tests.properties import any_text
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_wide_letters_take_two_columns_and_combining_marks_none(text: str, colum
     assert width(text) == columns == wcwidth.wcswidth(text)
 
 
-@given(st.text().map(printable), st.integers(0, 40))
+@given(any_text().map(printable), st.integers(0, 40))
 def test_a_clipped_text_fits_and_begins_as_before(text: str, most: int) -> None:
     shown = clip(text, most)
     assert width(shown) <= most
