@@ -28,14 +28,16 @@ import sys
 import threading
 import time
 import traceback
+import urllib.parse
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 MOST: Final = 256
-EACH: Final = 64
+EACH: Final = 128
 WORKERS: Final = 4
 WORKERS_EACH: Final = 2
 HEAD_BYTES: Final = 8192
@@ -50,25 +52,34 @@ _CREDENTIALS: Final = struct.Struct("3i")  # of SO_PEERCRED: PID, UID, GID
 
 
 class BadHttpRequest(Exception):
-    """An invalid request; `status` has the reason."""
-
-    def __init__(self, status: http.HTTPStatus) -> None:
-        super().__init__(status.phrase)
-        self.status = status
+    """An invalid request; its one argument is the status of the answer."""
 
 
 @dataclass(frozen=True)
 class HttpRequest:
     """The head of a request; the names of `headers` are in lower case.
 
-    `is_wanted` is false once nobody waits for the answer.
+    `target` is the path with the query. `is_wanted` is false once nobody waits for the answer.
     """
 
     method: str
-    path: str
+    target: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    query: str = ""
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
+
+    @property
+    def path(self) -> str:
+        """The path alone."""
+        return self.target.partition("?")[0]
+
+    def values(self, name: str) -> list[str]:
+        """Return all values of a parameter of the query."""
+        query = self.target.partition("?")[2]
+        return [value for key, value in urllib.parse.parse_qsl(query) if key == name]
+
+    def value(self, name: str) -> str:
+        """Return the last value of a parameter; empty without one."""
+        return ["", *self.values(name)][-1]
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,8 @@ class HttpServer:
         self._turns_of: weakref.WeakValueDictionary[Hashable, asyncio.Semaphore]
         self._turns_of = weakref.WeakValueDictionary()
         self._stopped = threading.Event()
-        self._wake: Callable[[], object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._workers = ThreadPoolExecutor(WORKERS, "http")
 
     def serve(self) -> None:
         """Answer requests until `stop`."""
@@ -110,14 +122,10 @@ class HttpServer:
     def stop(self) -> None:
         """End `serve`, from any thread or a signal handler."""
         self._stopped.set()
-        if self._wake is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._wake()
+        self._soon(lambda: self._task.cancel())  # noqa: PLW0108 - there may be none yet
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._turns = asyncio.Semaphore(WORKERS)
-        self._wake = functools.partial(loop.call_soon_threadsafe, _current_task().cancel)
+        self._task, self._loop = _current_task(), (loop := asyncio.get_running_loop())
         self._listener.setblocking(False)
         served: set[asyncio.Task[None]] = set()
         while not self._stopped.is_set():
@@ -168,7 +176,7 @@ class HttpServer:
         try:
             request = parse_request(await _head(reader))
         except BadHttpRequest as bad:
-            return False, Response(bad.status)
+            return False, Response(bad.args[0])
         until = time.monotonic() + WORK_SECONDS
         wanted = replace(request, is_wanted=lambda: not ended.is_set() and time.monotonic() < until)
         return request.method == "HEAD", _guarded(functools.partial(self._respond, wanted))
@@ -180,19 +188,21 @@ class HttpServer:
         watch.add_done_callback(lambda done: done.cancelled() or task.cancel())
         # Requests of a client wait for each other first, and then for those of others.
         own = self._turns_of.setdefault(client, asyncio.Semaphore(WORKERS_EACH))
-        with contextlib.ExitStack() as turns:
-            try:
-                for semaphore in (own, self._turns):
-                    await semaphore.acquire()
-                    turns.callback(semaphore.release)
-                made = _in_thread(functools.partial(_guarded, work))
-                # A turn is over when the thread is, even if nobody waits for that.
-                over = turns.pop_all()
-                made.add_done_callback(lambda _: over.close())
-                return await asyncio.shield(made)
-            finally:
-                watch.cancel()
-                await asyncio.wait([watch])
+        try:
+            await own.acquire()
+            made = self._workers.submit(_guarded, work)
+            # A turn is over when the thread is, even if nobody waits for that.
+            made.add_done_callback(lambda _: self._soon(own.release))
+            return await asyncio.wrap_future(made)
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        """Call it on the thread that serves, unless that has ended."""
+        with contextlib.suppress(RuntimeError):
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(call)
 
 
 class _Stage:
@@ -244,20 +254,6 @@ async def _rest(reader: asyncio.StreamReader, most: float = math.inf) -> None:
         most -= len(more)
 
 
-def _in_thread(call: Callable[[], Response]) -> asyncio.Future[Response]:
-    """Return the result of `call`, which raises nothing; no end of a program waits for it."""
-    loop = asyncio.get_running_loop()
-    made: asyncio.Future[Response] = loop.create_future()
-
-    def run() -> None:
-        found = call()
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(made.set_result, found)
-
-    threading.Thread(target=run, name="http", daemon=True).start()
-    return made
-
-
 def _current_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
@@ -305,8 +301,7 @@ def parse_request(head: bytes) -> HttpRequest:
     for name, value in headers.items():
         known = found.get(name.lower())
         found[name.lower()] = str(value) if known is None else f"{known}, {value}"
-    path, _, query = target.partition("?")
-    return HttpRequest(method, path, found, query)
+    return HttpRequest(method, target, found)
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

@@ -47,7 +47,6 @@ class YamlRules(NamedTuple):
     """How much of YAML a text may use; `plain`: one document without anchors, aliases and tags."""
 
     max_depth: int = 64
-    max_values: int = MAX_VALUES
     plain: bool = False
 
 
@@ -153,14 +152,14 @@ class ParsedText(NamedTuple):
     duplicates: tuple[DuplicateKey, ...]
 
 
-def parse(text: str, rules: YamlRules = MANIFEST_RULES) -> ParsedText:
-    """Return the nodes of `text`; UnreadableText if it is not YAML, or more than `rules` allow."""
+def parse(text: str, rules: YamlRules = MANIFEST_RULES, max_values: int = MAX_VALUES) -> ParsedText:
+    """Return the nodes of `text`; UnreadableText if it is not YAML, or more than it may be."""
     control = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if control is not None:  # libyaml would report it by its byte
         line = text.count("\n", 0, control.start()) + 1
         fault = Fault(line, 0, f"has the character U+{ord(control.group()):04X}; take it out")
         raise UnreadableText(fault)
-    composer = _Composer(text, rules)
+    composer = _Composer(text, rules, max_values)
     try:
         return ParsedText(tuple(composer.roots()), tuple(composer.duplicates))
     except yaml.YAMLError as error:
@@ -184,10 +183,11 @@ def _fault(error: yaml.YAMLError, text: str, rules: YamlRules) -> Fault:
 
 
 class _Composer:
-    def __init__(self, text: str, rules: YamlRules) -> None:
+    def __init__(self, text: str, rules: YamlRules, most: int) -> None:
         self.duplicates: list[DuplicateKey] = []
         self._text = text
         self._rules = rules
+        self._most = most
         self._events: Iterator[Any] = yaml.parse(_readable(text), Loader=_LOADER)
         self._anchors: dict[str, YamlNode | None] = {}
         self._written = 0
@@ -221,8 +221,7 @@ class _Composer:
             node = self._sequence(event, depth)
         else:
             node = self._mapping(event, depth)
-        most = self._rules.max_values
-        if self._expanded + node.values > most:
+        if self._expanded + node.values > (most := self._most):
             raise _refusal(
                 event, f"comes to over {most} values; use fewer aliases, or split the file"
             )
@@ -292,8 +291,7 @@ class _Composer:
 
     def _count(self, where: Any, values: int) -> None:
         self._written += values
-        most = self._rules.max_values
-        if self._written > most:
+        if self._written > (most := self._most):
             raise _refusal(where, f"comes to over {most} values; split the file")
 
 

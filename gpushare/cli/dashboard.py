@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,8 +32,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="FILE",
     help="File with the token that clients send. Default: a new one in the printed address.",
 )
-@click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate (PEM), for HTTPS.")
-@click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of the certificate (PEM).")
+@click.option(
+    "--tls-certificate",
+    "certificate",
+    type=_FILE,
+    metavar="FILE",
+    help="Certificate (PEM), for HTTPS.",
+)
+@click.option(
+    "--tls-key", "key", type=_FILE, metavar="FILE", help="The key of the certificate (PEM)."
+)
 @click.option(
     "--client-ca",
     type=_FILE,
@@ -47,15 +55,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="NAME",
     help="A name of this server that clients use, besides the host name. Can be repeated.",
 )
-def command(
-    session: Session,
-    listen: str,
-    token_file: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
-    client_ca: Path | None,
-    host_names: tuple[str, ...],
-) -> None:
+def command(session: Session, listen: str, **others: Any) -> None:
     """Serve web pages with cards, containers, graphs and reports.
 
     The pages show what gpushare ls and ps show, and the metrics history of this node. They change
@@ -77,11 +77,7 @@ def command(
         socket=session.socket,
         history=config.state_dir / FOLDER,
         prices=config.prices,
-        token_file=token_file,
-        certificate=tls_certificate,
-        key=tls_key,
-        client_ca=client_ca,
-        host_names=host_names,
+        **others,
     )
 
     server.serve(options, lambda address: session.show({"address": address}, lambda: address))

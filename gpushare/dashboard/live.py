@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.client import Client, DaemonError, DaemonUnreachable, RequestRefused
+from gpushare.client import Client
 from gpushare.dashboard.problems import mode_of, problems, waiting
 from gpushare.errors import UserError
 
@@ -43,16 +43,10 @@ class LiveNode:
         try:
             status = self.client.status()
             cards, tenants = self.client.cards(), self.client.tenants()
-        except (DaemonUnreachable, DaemonError, RequestRefused) as error:
+            queue = self.client.queue()
+        except UserError as error:
             return {**_answer(None, [], [], []), "error": str(error)}
-        return _answer(status, cards, tenants, self._queue())
-
-    def _queue(self) -> list[QueueEntry]:
-        """Return the queue; that of a gpushared that has none is empty."""
-        try:
-            return self.client.queue()
-        except UserError:
-            return []
+        return _answer(status, cards, tenants, queue)
 
 
 def _answer(

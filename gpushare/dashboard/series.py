@@ -15,12 +15,8 @@ from typing import Any, Final
 
 from gpushare.dashboard.problems import mode_of
 from gpushare.history.figures import CARD_FIGURES, CONTAINER_FIGURES, MetricFigure
-from gpushare.history.reader import (
-    Bucket,
-    CardSubject,
-    ContainerSubject,
-    HistoryReader,
-)
+from gpushare.history.reader import Bucket, CardSubject, ContainerSubject, HistoryReader
+from gpushare.history.reports.formats import text_cell
 
 #: Steps that a graph may have, in seconds; the history has no finer ones than the first.
 STEPS: Final = (10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
@@ -30,8 +26,6 @@ LONGEST_SECONDS: Final = 92 * 86400.0
 _FINE_SECONDS: Final = 6 * 3600.0  # what is older is known in steps of five minutes
 _COARSE_STEP: Final = 300
 _TOLERANCE_SECONDS: Final = 1.0
-#: A spreadsheet takes a cell that begins with one of these for a formula; users choose names.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class BadGraph(ValueError):
@@ -99,7 +93,7 @@ class MetricGraph:
             name = f"{line.name} {line.figure.name} ({line.figure.unit})"
             ends = [] if line.figure.counter else [f"{name} minimum", f"{name} maximum"]
             headings += [name, *ends]
-        writer.writerow(map(_cell, headings))
+        writer.writerow(map(text_cell, headings))
         for place, at in enumerate(self.times):
             row: list[float | None] = []
             for line in self.lines:
@@ -129,30 +123,14 @@ def subjects(reader: HistoryReader, since: float, until: float) -> dict[str, Any
     """Return the cards and containers that the history has in a range."""
     return {
         "cards": [
-            {
-                "subject": f"card:{card.uuid}",
-                "uuid": card.uuid,
-                "index": card.index,
-                "model": card.model,
-                "memory_bytes": card.memory_bytes,
-                "first": card.first,
-                "last": card.last,
-            }
-            for card in reader.cards(since, until)
+            {**vars(card), "subject": f"card:{card.uuid}"} for card in reader.cards(since, until)
         ],
         "containers": [
             {
+                **vars(one),
                 "subject": f"container:{one.key}",
-                "key": one.key,
-                "id": one.id,
                 "name": _name(one),
-                "namespace": one.namespace,
-                "pod": one.pod,
-                "user": one.user,
-                "cards": one.cards,
                 "sharing": mode_of(mode=one.mode, uuid=one.cards[0] if one.cards else ""),
-                "first": one.first,
-                "last": one.last,
             }
             for one in reader.containers(since, until)
         ],
@@ -253,7 +231,3 @@ def _value(figure: MetricFigure, bucket: Bucket, begins: bool) -> float:
 
 def _iso(at: float) -> str:
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).astimezone().isoformat()
-
-
-def _cell(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text

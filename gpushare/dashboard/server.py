@@ -11,8 +11,7 @@ import signal
 import socket
 import ssl
 import time
-import urllib.parse
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -20,24 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpushare.client import RequestRefused, UnknownTenant
-from gpushare.dashboard import DEFAULT, reports
-from gpushare.dashboard.access import (
-    HEADERS,
-    PROTECTED,
-    AccessGuard,
-    DashboardToken,
-    json_response,
-    share_with_readers,
-)
+from gpushare.dashboard import DEFAULT, access, reports, series
 from gpushare.dashboard.live import LiveNode
-from gpushare.dashboard.series import (
-    BadGraph,
-    MetricGraph,
-    check_range,
-    graph,
-    subjects,
-    time_range,
-)
 from gpushare.errors import ErrorCode, UserError
 from gpushare.events import EVENTS
 from gpushare.history.reader import TOO_LONG, HistoryReader, HistoryUnreadable
@@ -46,6 +29,7 @@ from gpushare.listen_address import Address, listen, refuse_open
 from gpushare.prices import Prices
 
 if TYPE_CHECKING:
+    from gpushare.dashboard.series import MetricGraph
     from gpushare.protocol import HistoryEvent
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -53,6 +37,9 @@ _PROTECT: Final = (
     "Add --token-file FILE, or --client-ca, --tls-certificate and --tls-key for mutual TLS, or "
     f"listen on {DEFAULT}"
 )
+#: Each is made by the method of its name.
+_NAMES: Final = ("now", "subjects", "series", "series.csv", "why", "events", "reports", "report")
+_API: Final = frozenset(f"{access.PROTECTED}{name}" for name in _NAMES)
 _MOST_EVENTS: Final = 500
 _LEAST_COMPRESSED: Final = 1024
 _TYPES: Final = {
@@ -115,72 +102,63 @@ class DashboardPages:
         self._prices = prices
         self._clock = clock
         self._files = _static_files()
-        self._api: Mapping[str, Callable[[PageRequest], Response]] = {
-            "now": self.now,
-            "subjects": self.subjects,
-            "series": self.series,
-            "series.csv": self.series_csv,
-            "why": self.why,
-            "events": self.events,
-            "reports": self.reports,
-            "report": self.report,
-        }
 
-    def answer(self, guard: AccessGuard, request: HttpRequest) -> Response | Work:
+    def answer(self, guard: access.AccessGuard, request: HttpRequest) -> Response | Work:
         """Return the response to a request that `guard` lets pass, or how to make it."""
         found = guard.answer(request) or self._files.get(request.path)
-        if found is None:
-            endpoint = self._api.get(request.path.removeprefix(PROTECTED))
-            if endpoint is not None and request.path.startswith(PROTECTED):
-                return lambda: _finished(request, _made(endpoint, request))
+        if found is None and request.path in _API:
+            name = request.path.removeprefix(access.PROTECTED).replace(".", "_")
+            return lambda: _finished(request, _made(getattr(self, name), request))
         return _finished(request, found or Response(HTTPStatus.NOT_FOUND))
 
-    def now(self, _request: PageRequest) -> Response:
+    def now(self, _request: HttpRequest) -> Response:
         """The last answer of gpushared."""
-        return json_response(self._live.now())
+        return access.json_response(self._live.now())
 
-    def subjects(self, request: PageRequest) -> Response:
+    def subjects(self, request: HttpRequest) -> Response:
         """The cards and containers that the history has in a range."""
         with self._reader(request) as reader:
-            return json_response(subjects(reader, *request.range))
+            return access.json_response(series.subjects(reader, *_range(request)))
 
-    def series(self, request: PageRequest) -> Response:
+    def series(self, request: HttpRequest) -> Response:
         """The data of a graph."""
-        return json_response(self._graph(request).document())
+        return access.json_response(self._graph(request).document())
 
-    def series_csv(self, request: PageRequest) -> Response:
+    def series_csv(self, request: HttpRequest) -> Response:
         """The same for a spreadsheet."""
         return _file("gpushare.csv", self._graph(request).csv(), "text/csv")
 
-    def why(self, request: PageRequest) -> Response:
+    def why(self, request: HttpRequest) -> Response:
         """A container's memory by kind."""
-        return json_response(self._live.client.why(request.text("name")))
+        return access.json_response(self._live.client.why(request.value("name")))
 
-    def events(self, request: PageRequest) -> Response:
+    def events(self, request: HttpRequest) -> Response:
         """The last events of a container or card, or of the node."""
-        since, until = request.range
+        since, until = _range(request)
         found: collections.deque[HistoryEvent] = collections.deque(maxlen=_MOST_EVENTS)
         with contextlib.suppress(UnknownTenant):
-            rows = request.while_wanted(self._live.client.history(request.text("name"), since))
+            rows = _while_wanted(request, self._live.client.history(request.value("name"), since))
             found.extend(row for row in rows if row["time"] < until)
-        return json_response([{**row, "text": EVENTS.get(row["event"], "")} for row in found])
+        return access.json_response(
+            [{**row, "text": EVENTS.get(row["event"], "")} for row in found]
+        )
 
-    def reports(self, _request: PageRequest) -> Response:
+    def reports(self, _request: HttpRequest) -> Response:
         """The names of the reports."""
-        return json_response(reports.catalogue())
+        return access.json_response(reports.catalogue())
 
-    def report(self, request: PageRequest) -> Response:
+    def report(self, request: HttpRequest) -> Response:
         """A report, as the page shows it or in a `format` of `gpushare report`."""
-        name, form = request.text("name"), request.text("format")
+        name, form = request.value("name"), request.value("format")
         if name not in reports.REPORTS or form not in {"", *reports.MEDIA}:
-            raise BadGraph("there is no such report or format")
-        since, until = request.range
-        chosen = {part: request.text(part) for part in reports.FILTERS}
+            raise series.BadGraph("there is no such report or format")
+        since, until = _range(request)
+        chosen = {part: request.value(part) for part in reports.FILTERS}
 
         def events(names: Collection[str]) -> list[HistoryEvent]:
             return [
                 one
-                for one in request.while_wanted(self._live.client.history("", since))
+                for one in _while_wanted(request, self._live.client.history("", since))
                 if one["event"] in names and one["time"] < until and source.has(one)
             ]
 
@@ -188,77 +166,62 @@ class DashboardPages:
             source = reports.FilteredSource(
                 reader, since, until, events, self._prices, filter=reports.ReportFilter(**chosen)
             )
-            table = reports.make_report(name, source, request.text("by"))
+            table = reports.make_report(name, source, request.value("by"))
         if not form:
-            return json_response(reports.page(table))
+            return access.json_response(reports.page(table))
         tail, media = reports.MEDIA[form]
         return _file(f"gpushare-{name}.{tail}", reports.FORMATS[form](table), media)
 
-    def _graph(self, request: PageRequest) -> MetricGraph:
-        asked = time_range(*request.range, self._clock())
+    def _graph(self, request: HttpRequest) -> MetricGraph:
+        asked = series.time_range(*_range(request), self._clock())
         with self._reader(request) as reader:
-            return graph(reader, request.texts("subject"), request.texts("figure"), asked)
+            return series.graph(reader, request.values("subject"), request.values("figure"), asked)
 
-    def _reader(self, request: PageRequest) -> HistoryReader:
+    def _reader(self, request: HttpRequest) -> HistoryReader:
         return HistoryReader(self._history, request.is_wanted)
 
 
-class PageRequest:
-    """What a page asks for."""
-
-    def __init__(self, request: HttpRequest) -> None:
-        self.is_wanted = request.is_wanted
-        self._query = urllib.parse.parse_qs(request.query, keep_blank_values=True)
-
-    def texts(self, name: str) -> list[str]:
-        """Return all values of a parameter."""
-        return self._query.get(name, [])
-
-    def text(self, name: str) -> str:
-        """Return the last value of a parameter; empty without one."""
-        return self.texts(name)[-1] if self.texts(name) else ""
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """`since` and `until`; BadGraph if they are invalid."""
-        since, until = self._time("since"), self._time("until")
-        check_range(since, until)
-        return since, until
-
-    def while_wanted(self, rows: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
-        """Yield the rows, until nobody waits for the answer."""
-        for row in rows:
-            if not self.is_wanted():
-                raise HistoryUnreadable(TOO_LONG)
-            yield row
-
-    def _time(self, name: str) -> float:
-        try:
-            value = float(self.text(name))
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise BadGraph(f"{name} must be a time in seconds since the epoch")
-        return value
+def _range(request: HttpRequest) -> tuple[float, float]:
+    """Return `since` and `until`; BadGraph if they are invalid."""
+    since, until = _time(request, "since"), _time(request, "until")
+    series.check_range(since, until)
+    return since, until
 
 
-def _made(endpoint: Callable[[PageRequest], Response], request: HttpRequest) -> Response:
+def _time(request: HttpRequest, name: str) -> float:
+    try:
+        value = float(request.value(name))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise series.BadGraph(f"{name} must be a time in seconds since the epoch")
+    return value
+
+
+def _while_wanted(request: HttpRequest, rows: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
+    for row in rows:
+        if not request.is_wanted():
+            raise HistoryUnreadable(TOO_LONG)
+        yield row
+
+
+def _made(endpoint: Callable[[HttpRequest], Response], request: HttpRequest) -> Response:
     """Return the answer to a request, or why there is none."""
     try:
-        return endpoint(PageRequest(request))
-    except BadGraph as error:
-        return json_response({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+        return endpoint(request)
+    except series.BadGraph as error:
+        return access.json_response({"error": str(error)}, HTTPStatus.BAD_REQUEST)
     except UserError as error:
         status = _STATUS.get(error.code, HTTPStatus.SERVICE_UNAVAILABLE)
         if isinstance(error, RequestRefused):
             status = HTTPStatus.TOO_MANY_REQUESTS
-        return json_response({"error": str(error)}, status)
+        return access.json_response({"error": str(error)}, status)
 
 
 def _finished(request: HttpRequest, response: Response) -> Response:
     """Return it with the headers of every response, compressed if the client can read that."""
-    is_private = request.path.startswith(PROTECTED)
-    headers = {**HEADERS, "Cache-Control": "no-store" if is_private else "no-cache"}
+    is_private = request.path.startswith(access.PROTECTED)
+    headers = {**access.HEADERS, "Cache-Control": "no-store" if is_private else "no-cache"}
     headers |= {"Vary": "Accept-Encoding", **response.headers}
     body = response.body
     if len(body) >= _LEAST_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
@@ -290,16 +253,16 @@ def opened(options: DashboardOptions) -> Iterator[tuple[HttpServer, str]]:
     """Listen; yield the server, and the address to open in a browser."""
     options.check()
     is_socket = options.listen.path is not None
-    token = None if is_socket or options.is_mutual else DashboardToken(options.token_file)
+    token = None if is_socket or options.is_mutual else access.DashboardToken(options.token_file)
     if token is not None:
         token.read()  # a bad file is refused before the first request
     pages = DashboardPages(LiveNode(options.socket), options.history, options.prices)
-    guard = AccessGuard(token, options.host_names)
+    guard = access.AccessGuard(token, options.host_names)
     tls = _tls(options)
     listener = listen(options.listen)
     try:
         if options.listen.path is not None:
-            share_with_readers(options.listen.path, options.socket)
+            access.share_with_readers(options.listen.path, options.socket)
         server = HttpServer(listener, partial(pages.answer, guard), tls)
         yield server, _address(options, listener, token)
     finally:
@@ -323,7 +286,7 @@ def _tls(options: DashboardOptions) -> ssl.SSLContext | None:
 
 
 def _address(
-    options: DashboardOptions, listener: socket.socket, token: DashboardToken | None
+    options: DashboardOptions, listener: socket.socket, token: access.DashboardToken | None
 ) -> str:
     """Return the address; one with the token of this process shows it after a #."""
     if options.listen.path is not None:

@@ -52,7 +52,7 @@ def read(path: str | Path, text: str | None = None) -> ManifestFile:
         raise ManifestError(path, error.fault) from error
     if is_file and not parsed.roots:
         raise ManifestError(path, Fault(0, 0, "is empty. Use a manifest that has containers"))
-    kinds = kubernetes.KubernetesReader(text)
+    kinds = kubernetes.KubernetesReader(text, MAX_VALUES)
     documents = [document for root in parsed.roots for document in _documents(root, kinds)]
     values = _count_values(path, parsed.roots, documents)
     _give_claims(documents)

@@ -24,17 +24,7 @@ from gpushare.manifest.model import (
     values_of_named,
 )
 from gpushare.text_position import KeyPath, UnreadableText
-from gpushare.yaml_nodes import (
-    MANIFEST_RULES,
-    MAX_VALUES,
-    YamlNode,
-    fields,
-    items,
-    parse,
-    scalar_text,
-    text_at,
-    value_at,
-)
+from gpushare.yaml_nodes import YamlNode, fields, items, parse, scalar_text, text_at, value_at
 
 #: The first key in the file of a device plugin: NVIDIA's, and HAMi's two.
 _PLUGIN: Final = ("sharing", "nodeconfig", "nvidia")
@@ -65,11 +55,11 @@ _ARGO: Final = "main"  # workflow/common of Argo, MainContainerName
 
 
 class KubernetesReader:
-    """Reads the objects of one file."""
+    """Reads the objects of one file; texts of ConfigMaps, also files, have `most` values."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, most: int) -> None:
         self._text = text
-        self._left = MAX_VALUES  # for the texts of ConfigMaps that are read as files themselves
+        self._left = most
 
     def read(self, root: YamlNode) -> Iterator[Document]:
         """Yield the object at `root`; of a List each item."""
@@ -122,7 +112,7 @@ class KubernetesReader:
             blank = re.sub(r"[^\n]", " ", self._text[:start])
             text = blank + self._text[start : node.end] + "\n"
         try:
-            roots = parse(text, MANIFEST_RULES._replace(max_values=self._left)).roots
+            roots = parse(text, max_values=self._left).roots
         except UnreadableText:
             return None  # it need not be YAML: only what reads as a plugin's file is looked at
         self._left -= sum(root.values for root in roots)

@@ -6,22 +6,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.history.reports.columns import TEXT, TIME, ReportColumn, time_text
+from gpushare.history.reports.columns import PERCENT, TEXT, TIME, ReportColumn, time_text
 
 if TYPE_CHECKING:
-    from gpushare.history.reports.columns import ReportTable
-from html import escape
-from typing import TYPE_CHECKING
-
-from gpushare.history.reports.columns import PERCENT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpushare.history.reports.columns import ReportColumn, ReportTable, Row
+    from gpushare.history.reports.columns import ReportTable, Row
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1a1c1f; --paper: #fff; --line: #d5d9de; --dim: #5b6470;
@@ -135,9 +127,12 @@ def _csv_cell(column: ReportColumn, value: Any) -> str:
         return ""
     if column.unit == TIME:
         return time_text(value).replace(" ", "T")
-    if column.unit == TEXT and str(value).startswith(_FORMULA):
-        return f"'{value}"
-    return str(value)
+    return text_cell(str(value)) if column.unit == TEXT else str(value)
+
+
+def text_cell(text: str) -> str:
+    """Return a text for CSV, in which no spreadsheet sees a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def markdown_text(report: ReportTable) -> str:

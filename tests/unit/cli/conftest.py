@@ -133,6 +133,7 @@ def answers() -> dict[str, list[Reply]]:
             "tenant": [{"ok": True, "tenant": train}],
             "set": [{"ok": True, "tenant": tenant("train", 3.9, 6)}],
             "card-cordon": [{"ok": True, "card": {**CARD, "cordoned": True}}],
+            "queue": rows(),
             "queue-take": [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}],
             "card-policy": [{"ok": True, "card": {**CARD, "policy": "burst-share"}}],
             "status": [{"ok": True, **STATUS}],

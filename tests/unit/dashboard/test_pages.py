@@ -15,7 +15,7 @@ import pytest
 from gpushare.client import UnknownTenant
 from gpushare.dashboard.reports import MEDIA, REPORTS
 from gpushare.dashboard.series import BadGraph
-from gpushare.dashboard.server import DashboardPages, PageRequest
+from gpushare.dashboard.server import DashboardPages
 from gpushare.http_server import HttpRequest
 from gpushare.prices import Prices
 from tests.unit.history.world import HOUR, T0, UUIDS, Actor, event, record
@@ -48,8 +48,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> DashboardPages:
     return DashboardPages(live, folder, Prices(), lambda: T0 + HOUR)
 
 
-def asked(**query: Any) -> PageRequest:
-    return PageRequest(HttpRequest("GET", "", query=urlencode(query, doseq=True)))
+def asked(**query: Any) -> HttpRequest:
+    return HttpRequest("GET", f"/?{urlencode(query, doseq=True)}")
 
 
 def test_a_graph_for_a_spreadsheet_has_a_column_for_each_line_and_no_formula(
