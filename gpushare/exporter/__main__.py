@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -53,7 +53,7 @@ class ExporterServer:
         self._token_file = token_file
         self._open_to_all = open_to_all
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[Snapshot, Response]] = {}
+        self._kept: dict[tuple[str, bool], tuple[Snapshot, Response]] = {}
 
     def answer(self, request: HttpRequest) -> Response | Work:
         """Return the response to a request, or how to make it."""
@@ -64,24 +64,23 @@ class ExporterServer:
             return refused
         if request.path == "/":
             return Response(body=_WELCOME)
-        if request.path == "/rows":
-            return functools.partial(self._made, "rows", _rows)
-        if request.path != "/metrics":
+        if request.path not in {"/metrics", "/rows"}:
             return Response(HTTPStatus.NOT_FOUND)
-        accept = request.headers.get("accept", "")
-        form = "OpenMetrics" if wants_openmetrics(accept) else "text"
-        return functools.partial(self._made, form, lambda found: self._metrics(found, accept))
+        return functools.partial(self._made, request.path, request.headers.get("accept", ""))
 
-    def _made(self, form: str, make: Callable[[Snapshot], Response]) -> Response:
+    def _made(self, path: str, accept: str) -> Response:
         """Return a response of the current figures; all clients get the same one."""
+        snapshot, key = self._source.snapshot(), (path, wants_openmetrics(accept))
         with self._lock:
-            snapshot = self._source.snapshot()
-            known = self._kept.get(form)
+            known = self._kept.get(key)
             if known is None or known[0] is not snapshot:
-                known = self._kept[form] = snapshot, make(snapshot)
+                known = self._kept[key] = snapshot, self._of(snapshot, path, accept)
             return known[1]
 
-    def _metrics(self, snapshot: Snapshot, accept: str) -> Response:
+    def _of(self, snapshot: Snapshot, path: str, accept: str) -> Response:
+        if path == "/rows":
+            rows = json.dumps(snapshot.document()).encode()
+            return Response(body=rows, content_type="application/json")
         text, content_type = expose(snapshot, accept, self._compat)
         return Response(body=text, content_type=content_type)
 
@@ -98,10 +97,6 @@ class ExporterServer:
         if listen_address.is_authorized(request.headers, wanted):
             return None
         return Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
-
-
-def _rows(snapshot: Snapshot) -> Response:
-    return Response(body=json.dumps(snapshot.document()).encode(), content_type="application/json")
 
 
 def main() -> None:

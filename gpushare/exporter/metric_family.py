@@ -239,12 +239,20 @@ class SnapshotSource:
         self._last: tuple[float, Snapshot] | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the current metrics, at most a second old."""
-        with self._lock:  # clients that wait for the lock get the same snapshot
-            now = time.monotonic()
-            if self._last is None or now - self._last[0] >= FRESH_SECONDS:
+        """Return the current metrics, at most a second old.
+
+        While a daemon that did not respond is asked again, nobody else waits for it.
+        """
+        last = self._last
+        waits = last is None or last[1].metrics is not None
+        if not self._lock.acquire(blocking=waits) and last is not None:
+            return last[1]
+        try:  # clients that waited for the lock get the same snapshot
+            if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
                 self._last = time.monotonic(), self._ask()
             return self._last[1]
+        finally:
+            self._lock.release()
 
     def _ask(self) -> Snapshot:
         try:

@@ -22,8 +22,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import http_server as served
+from gpushare.exporter import metric_family
 from gpushare.exporter.__main__ import ExporterServer
-from gpushare.exporter.metric_family import SnapshotSource
+from gpushare.exporter.metric_family import Snapshot, SnapshotSource
 from gpushare.http_server import (
     BadHttpRequest,
     HttpRequest,
@@ -311,6 +312,29 @@ def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
     assert code(authorization=f"Bearer {'f' * 32}") == 200
     file.unlink()
     assert code(authorization="Bearer ") == 500
+
+
+def test_while_a_silent_daemon_is_asked_again_no_other_client_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SnapshotSource(tmp_path / "control.sock", "node-1")
+    assert source.snapshot().metrics is None
+    asked, go, gone_on = threading.Event(), threading.Event(), []
+
+    def ask() -> Snapshot:
+        asked.set()
+        gone_on.append(go.wait(10))
+        return Snapshot("node-1", None)
+
+    monkeypatch.setattr(metric_family, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(source, "_ask", ask)
+    thread = threading.Thread(target=source.snapshot)
+    thread.start()
+    assert asked.wait(60)
+    assert source.snapshot().metrics is None
+    go.set()
+    thread.join()
+    assert gone_on == [True]
 
 
 def test_loopback_does_not_show_data_that_read_group_hides(tmp_path: Path) -> None:
