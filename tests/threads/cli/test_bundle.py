@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.checks import Check
 from gpushare.cli import bundle, doctor
-from gpushare.cli.bundle import Pseudonyms
+from gpushare.cli.bundle import Pseudonyms, names_on_machine
 from tests.unit.cli.conftest import CARD, STATUS, Cli, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_transcripts import event
@@ -137,3 +137,13 @@ def test_a_name_is_replaced_where_it_stands_alone(text: str, is_replaced: bool) 
     known = Pseudonyms(b"1")
     known.add([("container", "llama")])
     assert ("llama" not in known.replaced(text)) == is_replaced
+
+
+def test_the_engines_containers_and_images_are_names(tmp_path: Path) -> None:
+    program(tmp_path, "docker", r"printf 'web\tregistry.corp/web:1\n'")
+    found = set(names_on_machine())
+    assert {
+        ("container", "web"),
+        ("image", "registry.corp/web:1"),
+        ("image", "registry.corp/web"),
+    } <= found

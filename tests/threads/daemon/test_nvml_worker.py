@@ -362,3 +362,8 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
     assert found == 500 * MIB
     assert len(set(excused)) == 1
     assert not Path(f"/proc/{excused[0]}").exists()
+
+
+@pytest.mark.parametrize("code", ["", "print('not json')"])
+def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
+    assert measure_context(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None

@@ -201,6 +201,15 @@ def test_a_flooding_connection_is_paused_and_read_again(
         assert left_alone.count(connection.fileno()) >= 4
 
 
+def test_arrivals_without_end_wait(loop: Loop, watched: TenantSocket, tmp_path: Path) -> None:
+    watched.arrivals = Allowance(2.0, 20.0)
+    callers = [call(tmp_path) for _ in range(3)]
+    run_until(loop, lambda: watched.arrivals.dropped > 0)
+    assert len(watched.connections) == 2
+    for caller in callers:
+        caller.close()
+
+
 def test_an_ended_tenants_messages_are_not_logged(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,17 +214,14 @@ def test_what_the_operator_sets_is_no_profile_any_more() -> None:
     [
         ("4GiB", 4 * GIB),
         ("4Gi", 4 * GIB),
-        ("4g", 4 * GIB),
         ("4gib", 4 * GIB),
         (" 4 GiB\n", 4 * GIB),
-        ("512MiB", 512 << 20),
         ("512m", 512 << 20),
         ("1.5GiB", 3 * GIB // 2),
         ("0.1MiB", None),
         ("2TiB", 2 << 40),
         ("1k", 1024),
         ("4096B", 4096),
-        ("4096b", 4096),
     ],
 )
 def test_units_are_binary(text: str, size: int | None) -> None:

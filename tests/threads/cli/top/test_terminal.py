@@ -57,6 +57,28 @@ def shown(screen: str) -> bool:
 
 
 @pytest.mark.usefixtures("daemon")
+def test_keys_move_fold_sort_and_filter(start: Start) -> None:
+    top = start()
+    top.until(shown)
+    top.press("down", " ")
+    top.until(lambda screen: "▸ serve" in screen)
+    top.press("s")
+    top.until(lambda screen: "MEMORY▼" in screen)
+    top.press("/", *"trai", "enter")
+    top.until(lambda screen: "serve" not in screen and "train" in screen)
+    top.press("esc")
+    top.until(lambda screen: "serve" in screen)
+    top.press("?")
+    top.until(lambda screen: "PgUp" in screen and "train" not in screen)
+    top.press("x", "\x0c")
+    top.until(shown)
+    top.press("enter")
+    top.until(lambda screen: "CARD GPU" in screen and "the last 10 minutes" in screen)
+    top.press("q")
+    top.until(shown)
+
+
+@pytest.mark.usefixtures("daemon")
 def test_a_terminal_of_another_size_is_filled_at_once(start: Start) -> None:
     top = start("--interval", "100")
     top.until(shown)
