@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import http
 import http.client
@@ -48,6 +49,7 @@ _UNREAD_BYTES: Final = 65536  # what is kept of an answer that its client does n
 _REST_BYTES: Final = 65536
 _REST_SECONDS: Final = 1.0
 _NO_MEMORY_SECONDS: Final = 0.1
+_M_MMAP_THRESHOLD: Final = -3  # malloc.h
 _CREDENTIALS: Final = struct.Struct("3i")  # of SO_PEERCRED: PID, UID, GID
 
 
@@ -116,6 +118,7 @@ class HttpServer:
 
     def serve(self) -> None:
         """Answer requests until `stop`."""
+        _map_large_blocks()
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(self._accept())
 
@@ -203,6 +206,16 @@ class HttpServer:
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(call)
+
+
+def _map_large_blocks() -> None:
+    """Have malloc map each block of 128 KiB or more, so that answers go back to the kernel.
+
+    glibc raises that bound with the first such block that is freed (mallopt(3)), and from then on
+    answers stay in the memory of each thread that has made one.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another libc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 << 10)
 
 
 class _Stage:
