@@ -35,7 +35,8 @@ def searched(variables: Mapping[str, str], directory: str, rootfs: Rootfs) -> tu
     `variables` and `directory` are the process's environment and working directory; of `rootfs`,
     the releases of NVIDIA's HPC SDK are listed.
     """
-    parts = re.split("[:;]", variables["LD_LIBRARY_PATH"]) if "LD_LIBRARY_PATH" in variables else []
+    path = variables.get("LD_LIBRARY_PATH", "")
+    parts = re.split("[:;]", path) if path else []
     folders = [
         posixpath.normpath(posixpath.join("/", directory, part)) for part in parts[:_MOST_FOLDERS]
     ]

@@ -103,11 +103,12 @@ class HostUsers:
         return min(self.owners(uid))
 
     def _learn(self, uid: int, *, subids: bool) -> None:
-        owners = self._ask(uid, subids)
-        self._told[uid] = owners
-        if len(self._told) > _MOST_KNOWN:
-            self._told.popitem(last=False)
-        self._asking = False
+        try:
+            self._told[uid] = self._ask(uid, subids)
+            if len(self._told) > _MOST_KNOWN:
+                self._told.popitem(last=False)
+        finally:
+            self._asking = False
 
     def _read(self) -> None:
         """Read the files again if they have changed, and the last look was a second ago."""

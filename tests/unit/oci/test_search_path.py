@@ -18,7 +18,8 @@ V2 = "glibc-hwcaps/x86-64-v2"
     ("variables", "wanted"),
     [
         ({}, set()),
-        ({"LD_LIBRARY_PATH": ""}, {"/work", f"/work/{V2}"}),
+        ({"LD_LIBRARY_PATH": ""}, set()),
+        ({"LD_LIBRARY_PATH": ":"}, {"/work", f"/work/{V2}"}),
         ({"LD_LIBRARY_PATH": "/a:/b;/c/"}, {"/a", "/b", "/c", f"/a/{V2}", f"/c/{V2}"}),
         ({"LD_LIBRARY_PATH": ":lib:../up"}, {"/work", "/work/lib", "/up", f"/work/lib/{V2}"}),
         ({"LD_LIBRARY_PATH": "/../../a"}, {"/a"}),
