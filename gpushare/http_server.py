@@ -7,8 +7,8 @@ the next connection takes the place of the one that is in it longest, of the cli
 So a slow client, or a thousand of them, keeps no other one out.
 
 One thread reads and sends. Answers that take time are made on `WORKERS` other threads, of which a
-client has `WORKERS_EACH` at a time. Their work ends if the client disconnects, or after
-`WORK_SECONDS`: they ask `HttpRequest.is_wanted`.
+client has `WORKERS_EACH` at a time, and those that take long on `WORKERS_EACH` of their own. Their
+work ends if the client disconnects, or after `WORK_SECONDS`: they ask `HttpRequest.is_wanted`.
 """
 
 from __future__ import annotations
@@ -96,6 +96,12 @@ class Response:
 
 #: Makes an answer, on a thread of its own.
 Work = Callable[[], Response]
+
+
+class SlowWork(functools.partial[Response]):
+    """Work that can take many seconds: other work does not wait for it."""
+
+
 #: Answers a request at once, or returns the work that does. Whoever may not ask is refused here.
 Respond = Callable[[HttpRequest], "Response | Work"]
 
@@ -115,6 +121,7 @@ class HttpServer:
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers = ThreadPoolExecutor(WORKERS, "http")
+        self._slow_workers = ThreadPoolExecutor(WORKERS_EACH, "slow")
 
     def serve(self) -> None:
         """Answer requests until `stop`."""
@@ -190,10 +197,11 @@ class HttpServer:
         watch = asyncio.create_task(_rest(reader))
         watch.add_done_callback(lambda done: done.cancelled() or task.cancel())
         # Requests of a client wait for each other first, and then for those of others.
-        own = self._turns_of.setdefault(client, asyncio.Semaphore(WORKERS_EACH))
+        is_slow = isinstance(work, SlowWork)
+        own = self._turns_of.setdefault((client, is_slow), asyncio.Semaphore(WORKERS_EACH))
         try:
             await own.acquire()
-            made = self._workers.submit(_guarded, work)
+            made = (self._slow_workers if is_slow else self._workers).submit(_guarded, work)
             # A turn is over when the thread is, even if nobody waits for that.
             made.add_done_callback(lambda _: self._soon(own.release))
             return await asyncio.wrap_future(made)
@@ -287,8 +295,7 @@ def client_of(link: socket.socket, address: Any) -> Hashable:
     The users of this machine cannot be told apart on loopback, which has many addresses.
     """
     if link.family == socket.AF_UNIX:
-        size = _CREDENTIALS.size
-        found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return int(_CREDENTIALS.unpack(found)[1])
     host = ipaddress.ip_address(address[0].partition("%")[0])
     host = getattr(host, "ipv4_mapped", None) or host

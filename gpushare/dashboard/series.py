@@ -7,7 +7,6 @@ All lines of a graph have the same times. A time without a sample is a gap: it h
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Final
 from gpushare.dashboard.problems import mode_of
 from gpushare.history.figures import CARD_FIGURES, CONTAINER_FIGURES, MetricFigure
 from gpushare.history.reader import Bucket, CardSubject, ContainerSubject, HistoryReader
+from gpushare.history.reports.columns import time_text
 from gpushare.history.reports.formats import text_cell
 
 #: Steps that a graph may have, in seconds; the history has no finer ones than the first.
@@ -64,9 +64,7 @@ class MetricGraph:
     def document(self) -> dict[str, Any]:
         """Return the graph as JSON."""
         return {
-            "since": self.range.since,
-            "until": self.range.until,
-            "step": self.range.step,
+            **vars(self.range),
             "times": self.times,
             "lines": [
                 {
@@ -100,7 +98,7 @@ class MetricGraph:
                 row.append(line.values[place])
                 if not line.figure.counter:
                     row += [line.least[place], line.most[place]]
-            writer.writerow([_iso(at), *("" if value is None else value for value in row)])
+            writer.writerow([time_text(at).replace(" ", "T"), *row])
         return text.getvalue()
 
 
@@ -227,7 +225,3 @@ def _value(figure: MetricFigure, bucket: Bucket, begins: bool) -> float:
     if figure.counter:
         return round(bucket.sum, 3) if begins else 0.0
     return round(bucket.mean, 3)
-
-
-def _iso(at: float) -> str:
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).astimezone().isoformat()

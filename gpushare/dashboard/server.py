@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from gpushare.dashboard.live import LiveNode
 from gpushare.errors import ErrorCode, UserError
 from gpushare.events import EVENTS
 from gpushare.history.reader import TOO_LONG, HistoryReader, HistoryUnreadable
-from gpushare.http_server import HttpRequest, HttpServer, Response, Work
+from gpushare.http_server import HttpRequest, HttpServer, Response, SlowWork, Work
 from gpushare.listen_address import Address, listen, refuse_open
 from gpushare.prices import Prices
 
@@ -42,6 +42,7 @@ _NAMES: Final = ("now", "subjects", "series", "series.csv", "why", "events", "re
 _API: Final = frozenset(f"{access.PROTECTED}{name}" for name in _NAMES)
 _MOST_EVENTS: Final = 500
 _LEAST_COMPRESSED: Final = 1024
+_compressed_file: Final = lru_cache(gzip.compress)
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -108,7 +109,8 @@ class DashboardPages:
         found = guard.answer(request) or self._files.get(request.path)
         if found is None and request.path in _API:
             name = request.path.removeprefix(access.PROTECTED).replace(".", "_")
-            return lambda: _finished(request, _made(getattr(self, name), request))
+            kind = SlowWork if name == "report" else partial
+            return kind(lambda: _finished(request, _made(getattr(self, name), request)))
         return _finished(request, found or Response(HTTPStatus.NOT_FOUND))
 
     def now(self, _request: HttpRequest) -> Response:
@@ -225,7 +227,9 @@ def _finished(request: HttpRequest, response: Response) -> Response:
     headers |= {"Vary": "Accept-Encoding", **response.headers}
     body = response.body
     if len(body) >= _LEAST_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
-        body, headers = gzip.compress(body, 6), {**headers, "Content-Encoding": "gzip"}
+        # The files of the pages need no token: each is compressed once.
+        body = (gzip.compress if is_private else _compressed_file)(body, 6)
+        headers |= {"Content-Encoding": "gzip"}
     return replace(response, body=body, headers=headers)
 
 

@@ -31,6 +31,8 @@ from gpushare.http_server import (
     HttpServer,
     Respond,
     Response,
+    SlowWork,
+    Work,
     parse_request,
 )
 
@@ -209,6 +211,17 @@ def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyP
             while more := link.recv(1 << 20):
                 received += len(more)
     assert received < len(LARGE.body)
+
+
+def test_other_work_does_not_wait_for_slow_work() -> None:
+    def respond(request: HttpRequest) -> Work:
+        if request.path == "/slow":
+            return SlowWork(until_unwanted, request)
+        return Response
+
+    slow = b"GET /slow HTTP/1.1\r\n\r\n"
+    with serving(respond) as address, clients(address, slow, 2 * served.WORKERS):
+        assert status(address, GET) == 200
 
 
 @pytest.mark.parametrize("is_one", [True, False])

@@ -47,7 +47,6 @@ def html_page(report: ReportTable) -> str:
     """Return the page."""
     notes = "".join(f"<p class=dim>{escape(note)}</p>\n" for note in report.notes)
     title = escape(report.title)
-    period = f"{time_text(report.since)} to {time_text(report.until)}"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -60,7 +59,7 @@ def html_page(report: ReportTable) -> str:
 <body>
 <h1>{title}</h1>
 <p>{escape(report.summary)}</p>
-<p class="dim">{escape(period)}</p>
+<p class="dim">{escape(period_text(report))}</p>
 {html_table(report)}
 {notes}</body>
 </html>
@@ -78,8 +77,7 @@ def html_table(report: ReportTable) -> str:
         rows = f'<tr><td colspan="{len(report.columns)}">Nothing to report.</td></tr>\n'
     foot = ""
     if report.total:
-        cells = ["Total", *report.cells(report.total)[1:]]
-        foot = f"<tfoot>{_line(report.columns, report.total, cells)}</tfoot>"
+        foot = f"<tfoot>{_line(report.columns, report.total, total_cells(report))}</tfoot>"
     return (
         f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n'
         f"{foot}</table></div>"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
 import socket
@@ -269,6 +270,16 @@ def test_no_range_is_longer_than_any_history(
     status, _, body = site.ask(query(what, name="usage", since=0, until=until))
     assert status == 400
     assert json.loads(body)["error"].endswith("and the range at most 92 days")
+
+
+def test_an_answer_is_compressed_for_a_client_that_reads_that(site: ServedDashboard) -> None:
+    headers = {"Authorization": f"Bearer {site.token}", "Accept-Encoding": "gzip, deflate"}
+    for path in ("/vendor/uPlot.js", query("report", name="usage", since=0, until=1)):
+        _, found, body = site.ask(path, headers)
+        assert (found["Content-Encoding"], found["Vary"]) == ("gzip", "Accept-Encoding")
+        _, plain_headers, plain = site.ask(path)
+        assert plain_headers["Content-Encoding"] is None
+        assert gzip.decompress(body) == plain
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
