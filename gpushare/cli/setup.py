@@ -59,6 +59,11 @@ if TYPE_CHECKING:
     help="Use simulated cards instead of a driver, for example h200.",
 )
 @click.option(
+    "--cards",
+    type=click.IntRange(1, 16),
+    help="With --simulate: the number of cards. Default: 1.",
+)
+@click.option(
     "--root",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     default=Path("/"),
@@ -75,6 +80,7 @@ def command(
     metrics: bool,
     mode: NodeMode | None,
     simulate: str | None,
+    cards: int | None,
     root: Path,
 ) -> None:
     """Set up GPU sharing on this machine, or undo it.
@@ -94,6 +100,8 @@ def command(
             "setup changes this system. Use sudo, or --dry-run to only print the steps.",
             code=ErrorCode.FORBIDDEN,
         )
+    if cards is not None and simulate is None:
+        raise SetupError("--cards is for simulated cards. Add --simulate h200")
     if undoing:
         done = _undo(session, root, dry_run=dry_run)
     else:
@@ -104,7 +112,7 @@ def command(
             units += [unit for unit in (EXPORTER, NODE) if unit.is_in(record) and unit not in units]
             if simulate is None and str(SIMULATOR) in record.trees:
                 simulate = ""  # the cards that exist, whatever their profile
-        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode)
+        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode, cards=cards or 1)
         done = []
         if not again or record.files:
             for _ in _plan(record, wanted, units):

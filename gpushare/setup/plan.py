@@ -56,13 +56,17 @@ NVIDIA_CDI: Final = (
 
 @dataclass(frozen=True)
 class SetupOptions:
-    """The user's options. `simulate` is a profile of simulated cards, None for the real driver."""
+    """The user's options.
+
+    `simulate` is a profile of simulated cards, `cards` their number, None for the real driver.
+    """
 
     engines: tuple[Engine, ...] = ()
     simulate: str | None = None
     low_level: str = ""  # the low-level runtime, a name or path; "": as before, or as found
     mode: NodeMode | None = None  # how pods request shares; None: as before
     source: install.InstallSource | None = None  # None: the C programs of this Python package
+    cards: int = 1
 
 
 def plan_setup(record: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]:
@@ -86,7 +90,7 @@ def plan_setup(record: InstallRecord, wanted: SetupOptions) -> Iterator[SetupSte
         yield SetupStep(offer)
     programs = yield from _programs(record, runtime, wanted)
     if wanted.simulate is not None:
-        yield from _simulated(record, wanted.simulate)
+        yield from _simulated(record, wanted.simulate, wanted.cards)
         cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(record, programs)
     else:
         installed = driver.find(root)
@@ -123,7 +127,7 @@ def _programs(
     return install.Installation(where)
 
 
-def _simulated(record: InstallRecord, profile: str) -> Iterator[SetupStep]:
+def _simulated(record: InstallRecord, profile: str, cards: int) -> Iterator[SetupStep]:
     folder = under_root(record.root, SIMULATOR)
     if (folder / "cdi.json").exists():
         yield SetupStep(f"simulated cards in {SIMULATOR} exist (for other cards, run --undo first)")
@@ -135,18 +139,20 @@ def _simulated(record: InstallRecord, profile: str) -> Iterator[SetupStep]:
 
     def create() -> None:
         record.tree(SIMULATOR)
-        _create_cards(record.root, folder, profile)
+        _create_cards(record.root, folder, profile, cards)
 
-    yield SetupStep(f"create simulated cards of profile {profile} in {SIMULATOR}", create)
+    many = f"{cards} simulated card{'s' * (cards > 1)}"
+    yield SetupStep(f"create {many} of profile {profile} in {SIMULATOR}", create)
 
 
-def _create_cards(root: Path, folder: Path, profile: str) -> None:
+def _create_cards(root: Path, folder: Path, profile: str, cards: int) -> None:
     """Create the cards with the installed simulated driver, by its path on the machine."""
     installed = install.Installation(under_root(root, install.PREFIX) / install.CURRENT)
     try:
         if not profile.endswith(".json"):
             profile = str(device_file.libraries() / "profiles" / f"{profile}.json")
-        cdi = simulator.create(folder, profile, folder=installed.simulator.resolve()).cdi
+        libraries = installed.simulator.resolve()
+        cdi = simulator.create(folder, profile, cards=cards, folder=libraries).cdi
     except (device_file.ProfileError, FileNotFoundError) as error:
         raise SetupError(f"--simulate: {error}") from error
     cdi.write_text(cdi.read_text(encoding="utf-8").replace(f'"{root}/'.replace("//", "/"), '"/'))

@@ -52,6 +52,7 @@ COPIED: tuple[dict[str, Any], ...] = (
         "nodeSelector": {"nvidia.com/gpu.present": "true"},
         "tolerations": [{"operator": "Exists"}],
         "kubeletDir": "/var/lib/k0s/kubelet",
+        "simulate": {"profile": "t4", "cards": 3},
         "viewRole": {"enabled": True, "subjects": [{"kind": "Group", "name": "ops"}]},
         "resources": {"limits": {"memory": "1Gi"}},
         "configuration": {
@@ -175,6 +176,16 @@ def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
     refused = helm("template", str(SOURCE), values=values)
     assert refused.returncode != 0
     assert place in refused.stderr
+
+
+def test_nodes_have_simulated_cards_if_the_values_say_so() -> None:
+    def options(values: Any) -> list[str]:
+        words = pod(values)["initContainers"][0]["args"]
+        return [word for word in words if word.startswith(("--simulate", "--cards"))]
+
+    assert options({}) == []
+    simulate = {"profile": "h200", "cards": 2}
+    assert options({"simulate": simulate}) == ["--simulate=h200", "--cards=2"]
 
 
 @pytest.mark.parametrize("mode", MODES)

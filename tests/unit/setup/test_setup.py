@@ -66,6 +66,15 @@ def test_a_dry_run_names_what_the_run_does_and_changes_nothing(
     assert any(line.startswith("link /opt/gpushare/driver/libcuda.so.1 -> ") for line in planned)
 
 
+def test_a_machine_gets_so_many_simulated_cards(machine: Path) -> None:
+    said = setup(machine, "--simulate", "t4", "--cards", "3").stdout
+    assert "create 3 simulated cards of profile t4 in" in said
+    [document] = [json.loads(path.read_text()) for path in machine.rglob("cdi.json")]
+    names = {device["name"] for device in document["devices"]}
+    assert {"0", "1", "2"} <= names
+    assert "3" not in names
+
+
 def test_a_second_run_does_nothing_twice(machine: Path) -> None:
     setup(machine)
     before = snapshot(machine)
@@ -153,6 +162,7 @@ def lose_nvml(machine: Path) -> None:
         (lambda machine: (machine / "usr/bin/runc").unlink(), (), "Install runc"),
         (None, ("--simulate", "h20"), 'profile "h20": unknown. Use one of'),
         (None, ("--simulate", "h20.json"), "h20.json"),
+        (None, ("--cards", "2"), "--cards is for simulated cards. Add --simulate h200"),
     ],
 )
 def test_an_obstacle_is_reported_before_any_change(
