@@ -19,9 +19,9 @@ _RESOURCE_QUOTA: Final = "A quota of a Kubernetes namespace: the node does not k
 _INTRO: Final = """\
 ## Aliases
 
-`gpushare-exporter --compat=hami,hami-legacy,dcgm,gpu-manager` (or some of them) adds these names,
+`gpushare-exporter --compat=hami,hami-legacy,dcgm` (or some of them) adds these names,
 with the labels and units of those exporters: HAMi 2.9, and as `hami-legacy` the names that HAMi
-used before; dcgm-exporter up to 4.8 (4.9 has other names by default); gpu-manager 1.1. If such an
+used before; dcgm-exporter up to 4.8 (4.9 has other names by default). If such an
 exporter also runs, omit its name: a duplicate series would be counted twice.
 
 Containers have these series only if they belong to a pod. The labels `node`, `nodeid`, `nodename`
@@ -31,8 +31,7 @@ that have a GPU, by name. `Device_memory_desc_of_container` lacks the labels `co
 `data` and `offset`: their values are sizes, so each change would be a new series.
 
 **Number of series.** For each card: 14 with `hami`, 9 with `hami-legacy`, 18 with `dcgm`. For each
-container and card: 10 with `hami`, 7 with `hami-legacy`, 2 with `gpu-manager`. For each container:
-4 with `gpu-manager`."""
+container and card: 10 with `hami`, 7 with `hami-legacy`."""
 
 #: The other names of the same versions, by exporter, with the reason.
 MISSING: Final[Mapping[str, Mapping[str, str]]] = {
@@ -66,7 +65,6 @@ MISSING: Final[Mapping[str, Mapping[str, str]]] = {
             _PROFILING,
         ),
     },
-    "gpu-manager": {},
 }
 
 

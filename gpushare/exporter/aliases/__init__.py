@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from gpushare.exporter.aliases import dcgm, gpu_manager, hami
+from gpushare.exporter.aliases import dcgm, hami
 
 if TYPE_CHECKING:
     from gpushare.exporter.metric_family import Family
@@ -20,5 +20,4 @@ COMPAT: Final[Mapping[str, tuple[Family, ...]]] = {
     "hami": hami.CURRENT,
     "hami-legacy": hami.LEGACY,
     "dcgm": dcgm.FAMILIES,
-    "gpu-manager": gpu_manager.FAMILIES,
 }
