@@ -18,16 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.manifest.check.schemas import ALAUDA_DOMAINS, ALAUDA_LABELS, check_alauda
-from gpushare.manifest.model import (
-    ERROR,
-    INFO,
-    WARNING,
-    Document,
-    ManifestFile,
-    ManifestFinding,
-    value_finding,
-)
+from gpushare.manifest.check.schemas import ALAUDA_DOMAINS, ALAUDA_LABELS
 from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.dialects.vendor_key import VendorKey
@@ -238,83 +229,3 @@ def config_maps(groups: Iterable[str]) -> Iterator[dict[str, Any]]:
                 },
                 "data": resource.data(group),
             }
-
-
-#: Fields whose value is compared; of the others, any text is accepted.
-_COMPARED: Final = (
-    "dataType",
-    "defaultValue",
-    "resourceUnit",
-    "limits",
-    "requests",
-    "runtimeClassName",
-)
-_LISTS: Final = ("relatedResources", "excludeResources")
-
-
-def check_resources(file: ManifestFile, groups: Iterable[str] = ()) -> list[ManifestFinding]:
-    """Return what is wrong or missing in the ConfigMaps of a cluster, sorted by position.
-
-    The resources of `groups` must be there; of a group that is not named, all or none.
-    """
-    findings: list[ManifestFinding] = []
-    by_key: dict[str, Document] = {}
-    for document in file.documents:
-        findings += check_alauda(document)
-        key = document.data.get("key")
-        if key is not None and document.name.startswith("cf-crl-"):
-            first = by_key.setdefault(key.text, document)
-            if first is not document:
-                rule = f"is also the key of the ConfigMap in line {first.line}"
-                findings.append(value_finding("data.key", key, rule, "delete one of the two"))
-    named = set(groups)
-    wrong = {(finding.line, finding.column) for finding in findings}
-    for group in GROUPS.values():
-        differ = _check_group(group, by_key, is_named=group.name in named)
-        findings += [one for one in differ if not one.line or (one.line, one.column) not in wrong]
-    return sorted(set(findings))
-
-
-def _check_group(
-    group: ResourceGroup, by_key: Mapping[str, Document], *, is_named: bool
-) -> Iterator[ManifestFinding]:
-    present = [one for one in group.resources if one.key in by_key]
-    level = ERROR if is_named or present else INFO
-    for resource in group.resources:
-        if resource not in present:
-            fix = f"apply the output of gpushare k8s resources --format alauda --group {group.name}"
-            yield ManifestFinding(0, 0, resource.key, "has no ConfigMap", fix, level=level)
-    first = by_key[present[0].key] if present else None
-    for resource in present:
-        document = by_key[resource.key]
-        yield from _differences(document, resource.data(group))
-        own = document.data.get("group")
-        together = first.data.get("group") if first else None
-        if own is not None and together is not None and own.text != together.text:
-            rule = f"differs from that of {present[0].key}, {together.text}"
-            yield value_finding("data.group", own, rule, f"write {together.text}", WARNING)
-
-
-def _differences(document: Document, wanted: Mapping[str, str]) -> Iterator[ManifestFinding]:
-    for name, text in wanted.items():
-        value = document.data.get(name)
-        if value is None:
-            if name not in _REQUIRED:
-                line = document.line
-                rule = f"has no {name}"
-                fix = f"add {name}: {json.dumps(text, ensure_ascii=False)}"
-                yield ManifestFinding(line, 0, f"ConfigMap {document.name}", rule, fix, "", WARNING)
-        elif name in _COMPARED and value.text != text:
-            yield value_finding(
-                f"data.{name}", value, "differs from gpushare's", f"write {text}", WARNING
-            )
-        elif name in _LISTS:
-            listed = {item.strip() for item in value.text.split(",")}
-            missing = [item for item in text.split(",") if item not in listed]
-            if missing:
-                rule = f"does not have {', '.join(missing)}"
-                yield value_finding(f"data.{name}", value, rule, "add them", WARNING)
-
-
-#: Missing ones are errors of the schema.
-_REQUIRED: Final = frozenset({"key", "dataType", "group", "limits", "requests"})

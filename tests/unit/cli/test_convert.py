@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare convert`, `validate`, `compat` and `k8s resources`: output and exit status."""
+"""`gpushare convert`, `validate` and `compat`: output and exit status."""
 
 from __future__ import annotations
 
@@ -136,31 +136,6 @@ def test_warnings_alone_are_another_status_where_strict(
     assert cli("validate", file).exit_code == 4
     assert cli("validate", "--lenient", file).exit_code == 0
     assert "1 warning (1 container" in cli("validate", "--lenient", file).stdout
-
-
-WRITE = ("k8s", "resources", "--format", "alauda")
-
-
-def test_the_exit_status_says_whether_something_is_wrong_or_only_differs(
-    cli: Cli, tmp_path: Path
-) -> None:
-    right = cli(*WRITE).stdout
-    file = tmp_path / "resources.yaml"
-    file.write_text(right.replace("defaultValue: '20'", "defaultValue: '30'"))
-    line = file.read_text().splitlines().index("  defaultValue: '30'") + 1
-    differs = cli(*WRITE, "--check", str(file))
-    assert differs.exit_code == 4
-    assert differs.stdout == (
-        f"{file}:{line}:17: warning: data.defaultValue=30: differs from gpushare's. Write 20.\n"
-        f"{file}: 1 difference\n"
-    )
-    file.write_text(right.replace("namespace: kube-public", "namespace: default", 1))
-    wrong = cli(*WRITE, "--check", str(file), "--json")
-    assert wrong.exit_code == 1
-    (finding,) = json.loads(wrong.stdout)["findings"]
-    assert (finding["line"], finding["level"]) == (5, "error")
-    file.write_text("")
-    assert cli(*WRITE, "--check", str(file), "--group", "mps").exit_code == 1
 
 
 def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh") -> str:

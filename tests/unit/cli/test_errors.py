@@ -54,7 +54,6 @@ READS_FILE = {
     "config show": ("--config", "none.yaml"),
     "convert": ("none.yaml", "--to", "gpushare"),
     "explain": ("./none.yaml",),
-    "k8s resources": ("--format", "alauda", "--check", "none.yaml"),
     "simulator driver": ("none", "580.1"),
     "simulator fault": ("none", "lost"),
     "simulator mig": ("none", "1g.18gb"),

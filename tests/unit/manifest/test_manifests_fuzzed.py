@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from gpushare.manifest import read
-from gpushare.manifest.alauda import check_resources
 from gpushare.manifest.check import check
 from gpushare.manifest.model import ManifestError
 from gpushare.text_position import at
@@ -111,7 +110,6 @@ def look(text: str) -> None:
             assert 1 <= finding.line <= lines, finding
             assert "\n" not in str(finding), finding
             assert at("f", finding.line, finding.column).count(":") == 2
-    check_resources(file)
 
 
 @pytest.mark.parametrize("text", TEXTS)
