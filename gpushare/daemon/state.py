@@ -54,8 +54,6 @@ class DaemonState:
     prepared_images: PreparedImages = field(default_factory=PreparedImages)
     creating: KeyLocks = field(default_factory=KeyLocks)  # by a tenant's key
     started: float = field(default_factory=time.time)  # seconds since the epoch
-    # By sandbox and container, which other container has what it was refused; the decide thread's.
-    refused_siblings: dict[str, dict[str, str]] = field(default_factory=dict)
     queue: QueueState = field(default_factory=QueueState)
 
     def in_start(self, step: Callable[[], T]) -> T:

@@ -268,7 +268,7 @@ class _Creation:
         request.terms.max_per_request.refuse_above(request.quota, request.effective, cards)
         if request.pod is not None:
             release_ended_of(request.pod, state)
-            refuse_second_container(request.pod, request.quota, state)
+            refuse_second_container(request.pod, request.quota, state.ledger)
         ticket = shown_by_container(request.secret, self._ledger) if request.secret else None
         try:
             record = reserve(applicant, request, state, ticket)
@@ -342,8 +342,6 @@ def _refuse_second_maker(bundle: NewContainer, ledger: Ledger) -> None:
 #
 # The allocation of an init container is released before the next container is created.
 
-_MOST_PODS: Final = 4096  # pods; the one that was noted first is forgotten
-
 
 def release_ended_of(pod: PodIdentity, state: DaemonState) -> None:
     """Release what containers of `pod` that are gone had: an init container is, before the next."""
@@ -352,42 +350,17 @@ def release_ended_of(pod: PodIdentity, state: DaemonState) -> None:
             release.release_tenant(record.key, state, "the next container of its pod is made")
 
 
-def refuse_second_container(pod: PodIdentity, quota: QuotaRequest, state: DaemonState) -> None:
-    """Refuse a pod's request that names no container if another container of the pod has it.
-
-    QuotaError. A container that was refused while the other ran stays refused after that.
-    """
+def refuse_second_container(pod: PodIdentity, quota: QuotaRequest, ledger: Ledger) -> None:
+    """Raise QuotaError if another container of the pod has a request that names no container."""
     value = quota.unnamed
     if value is None or not pod.sandbox:
         return
-    holder = next(
-        (record for record in _tenants_of(pod, state.ledger) if record.container != pod.container),
-        None,
-    )
-    if (
-        holder is not None
-        and holder.state == "bound"
-        and processes.start_time(holder.pid) == holder.starttime
-    ):
-        _note_refusal(pod, holder.container, state)
-    had = state.refused_siblings.get(pod.sandbox, {}).get(pod.container, "")
-    if holder is None and not had:
+    others = (record.container for record in _tenants_of(pod, ledger))
+    first = next((container for container in others if container != pod.container), None)
+    if first is None:
         return
-    first = holder.container if holder is not None else had
     rule = f"names no container, and {first} of pod {pod} has it"
     raise QuotaError(str(value.source), value.shown, rule, _fix_naming(first, pod, quota, value))
-
-
-def _note_refusal(pod: PodIdentity, holder: str, state: DaemonState) -> None:
-    """Note that a container was refused what `holder` had, so that it does not get it later.
-
-    Otherwise, whichever starts while the other is down would take its place. A restart of the
-    daemon forgets it; its holder is in the ledger, and so it is refused to others again.
-    """
-    refused = state.refused_siblings
-    refused.setdefault(pod.sandbox, {}).setdefault(pod.container, holder)
-    if len(refused) > _MOST_PODS:
-        del refused[next(iter(refused))]
 
 
 def _fix_naming(first: str, pod: PodIdentity, quota: QuotaRequest, value: RequestedValue) -> str:
