@@ -47,7 +47,6 @@ GRANT_HEADER_KEY: Final = 32
 GRANT_HEADER_KEY_BYTES: Final = 24
 GRANT_HEADER_EVICTED: Final = 56
 GRANT_HEADER_MPS: Final = 60
-GRANT_HEADER_BYTES: Final = 64
 
 GRANT_CARD_UUID: Final = 0
 GRANT_CARD_UUID_BYTES: Final = 48
@@ -59,7 +58,6 @@ GRANT_CARD_CORES_PERCENT: Final = 80
 GRANT_CARD_UTILIZATION_PERCENT: Final = 84
 GRANT_CARD_MANAGED_LIMIT_BYTES: Final = 96
 GRANT_CARD_GATE: Final = 128
-GRANT_CARD_BYTES: Final = 256
 
 GATE_MODE: Final = 0
 GATE_EPOCH: Final = 4
@@ -72,21 +70,15 @@ GATE_SELF_THROTTLE_PERMILLE: Final = 48
 GATE_PIECES_MIN: Final = 52
 GATE_CHARGED_NS: Final = 64
 GATE_WINDOWS: Final = 72
-GATE_OVERRUNS: Final = 80
 GATE_DEMAND_NS: Final = 88
 GATE_HUNG: Final = 96
 GATE_CLAIMED_NS: Final = 104
 GATE_UNGATED_NS: Final = 112
-GATE_BYTES: Final = 128
 # The fields of a gate, in their order; native, so that each is read in one piece.
 GATE: Final = struct.Struct("@IIQQQQQIIQQQQQIIQQ")
 
 PROCESS_BYTES: Final = 32
-PROCESS_PID: Final = 0
 PROCESS_SHARES: Final = 4
-PROCESS_STARTTIME: Final = 8
-PROCESS_DENIED: Final = 16
-PROCESS_DENIED_BYTES: Final = 24
 PROCESS: Final = struct.Struct("<IIQQQ")  # pid, shares, starttime, denied, denied_bytes
 
 KIND_BUFFER: Final = 0
@@ -102,8 +94,6 @@ KIND_EXTERNAL: Final = 9
 KINDS: Final = 10
 
 DETAIL_BYTES: Final = 128
-DETAIL_POOL_KEPT_BYTES: Final = 80
-DETAIL_CONTEXTS: Final = 88
 DETAIL: Final = struct.Struct("<10QQI36x")  # bytes by kind, pool_kept_bytes, contexts
 
 PENDING_BITS: Final = 44
@@ -116,10 +106,7 @@ USAGE_IMPORTED: Final = 24 * MAX_PROCESSES
 USAGE_DETAIL: Final = 32 * MAX_PROCESSES
 USAGE_BYTES: Final = 163840
 
-STATUS_HEADER_MAGIC: Final = 0
-STATUS_HEADER_ABI_VERSION: Final = 8
 STATUS_HEADER_HIGH_WATER: Final = 12
-STATUS_HEADER_SHARING: Final = 16
 STATUS_HEADER_BYTES: Final = 24
 STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water, sharing, reserved
 
@@ -130,16 +117,7 @@ STATUS_WORK_OFFSET: Final = STATUS_USAGE_OFFSET + MAX_CARDS * STATUS_CARD_BYTES
 STATUS_WORK_BYTES: Final = MAX_PROCESSES * 64
 STATUS_BYTES: Final = STATUS_WORK_OFFSET + MAX_CARDS * STATUS_WORK_BYTES
 
-WORK_DONE: Final = 0
-WORK_WAITING: Final = 4
-WORK_BUSY_NS: Final = 8
-WORK_SINCE_NS: Final = 16
-WORK_PENDING_NS: Final = 24
 WORK_SUBMITTED: Final = 32
-WORK_ENDED: Final = 40
-WORK_THROTTLED_NS: Final = 48
-WORK_FORCED: Final = 56
-WORK_BEGUN: Final = 60
 WORK_BYTES: Final = 64
 WORK: Final = struct.Struct("<IIQQQQQQII")  # the fields of a process's work, in their order
 
@@ -151,11 +129,6 @@ MESSAGE_TEXT: Final = 16
 MESSAGE_BYTES: Final = 1016
 MESSAGE_HEADER: Final = struct.Struct("<IIII")  # type, level, pid, text_bytes
 
-SHORTFALL_TYPE: Final = 0
-SHORTFALL_CARD: Final = 4
-SHORTFALL_PID: Final = 8
-SHORTFALL_REST_BYTES: Final = 12
-SHORTFALL_WANTED_BYTES: Final = 16
 SHORTFALL_BYTES: Final = 24
 SHORTFALL: Final = struct.Struct("<IIIIQ")  # its fields, in their order
 

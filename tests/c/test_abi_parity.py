@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +29,7 @@ NUMBERS: Final = (
     "PENDING_BITS PENDING_BYTES "
     "MESSAGE_LOG MESSAGE_SHORTFALL MESSAGE_RESTORE MESSAGE_TEXT_BYTES"
 )
-#: struct -> the fields that Python touches; its prefix in abi.py is its name
+#: struct -> fields whose place abi.py has, under the struct's name, and "bytes" for its size
 STRUCTS: Final = {
     "grant_header": "magic abi_version card_count generation unbound heartbeat_ns key evicted mps",
     "grant_card": (
@@ -36,15 +38,27 @@ STRUCTS: Final = {
     ),
     "gate": (
         "mode epoch in_flight_max_ns timing_interval_ns wait_max_ns heartbeat_ns busy_ns "
-        "self_throttle_permille pieces_min charged_ns windows overruns demand_ns hung claimed_ns "
-        "ungated_ns"
+        "self_throttle_permille pieces_min charged_ns windows demand_ns hung claimed_ns ungated_ns"
     ),
-    "work": "done waiting busy_ns since_ns pending_ns submitted ended throttled_ns forced begun",
+    "work": "bytes submitted",
+    "process": "bytes shares",
+    "detail": "bytes",
+    "usage": "bytes held pending exported imported detail",
+    "status_header": "bytes high_water",
+    "message": "bytes text",
+    "shortfall": "bytes",
+}
+#: struct -> the fields of its packed form, in their order
+PACKED: Final = {
+    "gate": (
+        "mode epoch in_flight_max_ns timing_interval_ns wait_max_ns heartbeat_ns busy_ns "
+        "self_throttle_permille pieces_min reserved charged_ns windows overruns demand_ns hung "
+        "reserved2 claimed_ns ungated_ns"
+    ),
+    "work": ("done waiting busy_ns since_ns pending_ns submitted ended throttled_ns forced begun"),
     "process": "pid shares starttime denied denied_bytes",
-    "detail": "pool_kept_bytes contexts",
-    "usage": "held pending exported imported detail",
-    "status_header": "magic abi_version high_water sharing",
-    "message": "text",
+    "detail": "bytes pool_kept_bytes contexts",
+    "status_header": "magic abi_version high_water sharing reserved",
     "shortfall": "type card pid rest_bytes wanted_bytes",
 }
 
@@ -52,10 +66,14 @@ STRUCTS: Final = {
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
     asked = {name: f"GPUSHARE_{name}" for name in (*TEXTS.split(), *NUMBERS.split())}
-    for struct, fields in STRUCTS.items():
-        asked[f"{struct}_bytes".upper()] = f"sizeof(struct gpushare_{struct})"
+    for name, fields in STRUCTS.items():
         for field in fields.split():
-            asked[f"{struct}_{field}".upper()] = f"offsetof(struct gpushare_{struct}, {field})"
+            c = f"struct gpushare_{name}"
+            place = f"sizeof({c})" if field == "bytes" else f"offsetof({c}, {field})"
+            asked[f"{name}_{field}".upper()] = place
+    for name, fields in PACKED.items():
+        for field in fields.split():
+            asked[f"{name}.{field}"] = f"offsetof(struct gpushare_{name}, {field})"
     asked |= {f"card {number}": f"GPUSHARE_GRANT_CARD_OFFSET({number})" for number in (0, 1, 15)}
     asked["key bytes"] = "sizeof((struct gpushare_grant_header *)0)->key"
     asked["uuid bytes"] = "sizeof((struct gpushare_grant_card *)0)->uuid"
@@ -64,8 +82,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
 
 def python_names() -> list[str]:
     names = [*TEXTS.split(), *NUMBERS.split()]
-    for struct, fields in STRUCTS.items():
-        names += [f"{struct}_{field}".upper() for field in ("bytes", *fields.split())]
+    for name, fields in STRUCTS.items():
+        names += [f"{name}_{field}".upper() for field in fields.split()]
     return names
 
 
@@ -82,6 +100,18 @@ def test_a_card_begins_where_the_header_says(compiled: dict[str, int | str], num
 def test_text_fields_have_the_length_of_the_header(compiled: dict[str, int | str]) -> None:
     assert compiled["key bytes"] == abi.GRANT_HEADER_KEY_BYTES
     assert compiled["uuid bytes"] == abi.GRANT_CARD_UUID_BYTES
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_form_has_each_field_in_its_place(
+    compiled: dict[str, int | str], name: str
+) -> None:
+    order, *codes = re.findall(r"[<@]|\d*[IQ]", getattr(abi, name.upper()).format)
+    before = ["".join(codes[:number]) for number in range(len(codes))]
+    assert [
+        struct.calcsize(f"{order}{form}0{code[-1]}")  # aligned for the field
+        for form, code in zip(before, codes, strict=True)
+    ] == [compiled[f"{name}.{field}"] for field in PACKED[name].split()]
 
 
 def test_the_packed_forms_have_the_size_of_their_structs() -> None:
