@@ -122,8 +122,8 @@ class Client(ClientOperations):
     ) -> Iterator[protocol.HistoryEvent]:
         """Yield the events since `since` (of the epoch) of a container or card, or all events.
 
-        Only those that came after the event with number `after`. `name` may mean several containers
-        that had it one after the other: their rows have different IDs.
+        Only those that came after the event with number `after`. `name` may mean several
+        containers: their rows have different IDs.
         """
         while True:
             page = self._events(name, since, after)

@@ -171,8 +171,8 @@ def command(session: Session, name: str, since: float) -> None:
 
     NAME is a container as in gpushare ps, even one that has exited or was refused: its name or the
     end of it (train-0/main), its ID or the start of it; or a pod, for its containers; or a card's
-    UUID. If several containers had the name, all are shown; each line has the ID of its container.
-    A start of a name or ID must be of one container.
+    UUID. If several containers had the name, or one that begins so, all are shown; each line has
+    the ID of its container.
 
     Without NAME, all recorded events are shown, oldest first. The section history of gpushare.yaml
     sets how long events are kept. The history is informational: a full disk loses events and has no

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,13 +19,12 @@ from gpushare.protocol import HistoryEvent
 from gpushare.quota.errors import quoted
 
 _SETTLE_SECONDS: Final = 1.0  # a slow disk delays those who read, and never longer than this
-_LONG_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)  # one that people shorten
 _MOST_LISTED: Final = 16
 _MOST_REMEMBERED: Final = 8
 
 
 def event_page(name: str, since: float, after: int, state: DaemonState) -> Iterator[HistoryEvent]:
-    """Yield a page of events; TenantNotFound: the name means nothing, or too much."""
+    """Yield a page of events; TenantNotFound: the name means nothing."""
     if (store := state.history) is None:
         return iter(())
     store.settle(_SETTLE_SECONDS)  # the caller may ask for what it just caused
@@ -61,20 +59,17 @@ class _KnownContainer:
     keys: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
 
-    @property
-    def title(self) -> str:
-        return self.names[-1] if self.names else self.id[:12]
-
     def is_named(self, name: str) -> bool:
         ends = any(f"/{known}".endswith(f"/{name}") for known in self.names)
-        return ends or name == self.id or name in self.keys
+        is_id = len(name) >= SHORTEST_ID and self.id.startswith(name)
+        return ends or is_id or name == self.id or name in self.keys
 
     def is_of_pod(self, name: str) -> bool:
         """Whether `name` is its pod, namespace/pod or namespace."""
         return any(f"/{name}/" in f"/{known}" for known in self.names)
 
     def begins(self, name: str) -> bool:
-        return any(f"/{name}" in f"/{known}" for known in self.names)
+        return self.id.startswith(name) or any(f"/{name}" in f"/{one}" for one in self.names)
 
 
 def _find_subject(
@@ -83,32 +78,17 @@ def _find_subject(
     """Return what `name` means; TenantNotFound.
 
     The first of these that there is: containers by name, the end of one (`train-0/main`), ID or
-    key; those of a pod; the one container whose name or ID begins so.
+    key, also the start of an ID; those of a pod; those whose name or ID
+    begins so.
     """
     containers = _known_containers(name, records, store)
     cards = () if node.driver is None else node.driver.cards
     is_card = any(card.uuid == name for card in cards)
     is_card = is_card or (not containers and store.has_card(name))
-    by_id = [container for container in containers if container.id.startswith(name)]
     named = [container for container in containers if container.is_named(name)]
-    if named:
-        shortened = len(name) >= SHORTEST_ID
-        others = [
-            container
-            for container in by_id
-            if shortened and _LONG_ID.fullmatch(container.id) and container not in named
-        ]
-        if others:
-            why = "is the name of one container and the start of the ID of another"
-            raise _ambiguous(name, why, [*named, *others])
-    elif not is_card:
-        named = [container for container in containers if container.is_of_pod(name)]
     if not named and not is_card:
-        named = [
-            container for container in containers if container in by_id or container.begins(name)
-        ]
-        if len(named) > 1 and (by_id or len({container.title for container in named}) > 1):
-            raise _ambiguous(name, "is the start of the names or IDs of several containers", named)
+        of_pod = [container for container in containers if container.is_of_pod(name)]
+        named = of_pod or [container for container in containers if container.begins(name)]
     if not named and not is_card:
         known = [record.title for record in records][:_MOST_LISTED]
         text = f"no container is named {quoted(name)}, and none with events was; see gpushare ps -a"
@@ -116,7 +96,11 @@ def _find_subject(
     return EventSubject(
         card=name if is_card else "",
         keys=frozenset(key for container in named for key in container.keys),
-        ids=frozenset(container.id or container.title for container in named),
+        ids=frozenset(
+            container.id or container.names[-1]
+            for container in named
+            if container.id or container.names
+        ),
     )
 
 
@@ -134,11 +118,3 @@ def _known_containers(
         container.keys |= {key} if key else set()
         container.names += [called] if called else []
     return list(containers.values())
-
-
-def _ambiguous(name: str, why: str, containers: Sequence[_KnownContainer]) -> TenantNotFound:
-    listed = containers[:_MOST_LISTED]
-    texts = ", ".join(f"{container.title} (ID {container.id[:12]})" for container in listed)
-    more = f" and {len(containers) - len(listed)} more" if len(containers) > len(listed) else ""
-    text = f"{quoted(name)} {why}: {texts}{more}. Use the whole name, or an ID"
-    return TenantNotFound(text, [container.id[:12] for container in listed])
