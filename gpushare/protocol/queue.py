@@ -46,5 +46,4 @@ class QueueEntry(TypedDict):
     since: float  # seconds since the epoch
     granted: float  # seconds since the epoch; 0: not yet
     cards: list[int]  # indices of those that are reserved for it
-    ends_in_seconds: float | None  # until it times out, or its grant expires; None: without a limit
     reason: str  # why it does not fit

@@ -339,7 +339,6 @@ class WhyProcess(TypedDict):
     name: str
     accounted: bool  # False: reported by the driver, without an account
     denied: int
-    denied_bytes: int  # size of the last one
     cards: list[WhyProcessCard]
 
 

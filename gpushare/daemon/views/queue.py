@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.node import Node
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
@@ -31,8 +30,7 @@ def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
         ticket = tickets.get(entry.ticket)
         if ticket is not None and not ticket.is_granted:
             row = _waiting(entry, position, ticket, ticket.kind, _reason(ticket, state))
-            ends = max(0.0, ticket.deadline - boottime()) if ticket.deadline else None
-            yield {**row, "ticket": ticket.id, "ends_in_seconds": ends}
+            yield {**row, "ticket": ticket.id}
 
 
 def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
@@ -76,7 +74,6 @@ def _granted(ticket: TicketRecord, node: Node) -> QueueEntry:
         since=ticket.arrived,
         granted=ticket.granted,
         cards=[index for index in indices if index >= 0],
-        ends_in_seconds=max(0.0, ticket.expires - boottime()),
         reason="",
     )
 
@@ -104,6 +101,5 @@ def _waiting(
         since=entry.since,
         granted=0.0,
         cards=[],
-        ends_in_seconds=None,
         reason=reason,
     )

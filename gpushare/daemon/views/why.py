@@ -186,7 +186,6 @@ def _holder(holder: TenantProcessUse, places: Sequence[tuple[str, int]]) -> WhyP
         name="?" if process is None else processes.name_of(process.pid),
         accounted=claim is not None,
         denied=0 if claim is None else claim.denied,
-        denied_bytes=0 if claim is None else claim.denied_bytes,
         cards=cards,
     )
 

@@ -77,7 +77,6 @@ def waiting() -> Reply:
         "since": time.time() - 185,
         "granted": 0.0,
         "cards": [],
-        "ends_in_seconds": None,
         "reason": "no card has room for 8 GiB",
     }
 
@@ -265,7 +264,6 @@ def process(**more: Any) -> dict[str, Any]:
         "name": "python",
         "accounted": True,
         "denied": 2,
-        "denied_bytes": 2 * GIB,
         "cards": [held],
         **more,
     }
