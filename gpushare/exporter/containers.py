@@ -79,11 +79,6 @@ def _restore_wait(snapshot: Snapshot) -> Iterable[MetricSample]:
         yield tenant_labels(snapshot, tenant), waited
 
 
-def _throttled(tenant: TenantRow, part: TenantCard) -> float | None:
-    # Nothing runs before a tenant is bound.
-    return part["compute"]["throttled"]["10s"] if tenant["state"] == "bound" else 0.0
-
-
 def _level(tenant: TenantRow, _part: TenantCard) -> Iterable[tuple[str, float]]:
     for level in LEVELS:
         yield level, float(tenant["isolation"] == level)
@@ -158,11 +153,6 @@ FAMILIES: Final = (
         "counter",
     ),
     container_family(
-        "gpushare_container_throttled_ratio",
-        "Part of the last ten seconds in which the container waited for the card.",
-        _throttled,
-    ),
-    container_family(
         "gpushare_container_forced_launches_total",
         "Launches that continued after waiting too long at the gate.",
         lambda _, part: part["compute"]["forced_launches"],
@@ -224,23 +214,6 @@ FAMILIES: Final = (
         "gpushare_container_hung",
         "1 if the container has pending work that does not seem to end.",
         lambda _, part: float(part["compute"]["is_hung"]),
-    ),
-    container_family(
-        "gpushare_container_priority",
-        "Priority among offline containers, 0 first.",
-        lambda tenant, _: tenant["priority"],
-    ),
-    labeled_container_family(
-        "gpushare_container_class_info",
-        "1, with the latency class: online is never throttled.",
-        "class",
-        lambda tenant, _: [(tenant["class"], 1.0)],
-    ),
-    labeled_container_family(
-        "gpushare_container_policy_info",
-        "1, with the policy in effect, which that of the card overrides; empty: a whole card.",
-        "effective_policy",
-        lambda _, part: [(part["policy"], 1.0)],
     ),
     labeled_container_family(
         "gpushare_container_isolation",

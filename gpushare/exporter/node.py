@@ -89,11 +89,6 @@ CARD_FAMILIES: Final = (
         lambda card: card["available_bytes"],
     ),
     card_family(
-        "gpushare_card_memory_burst_bytes",
-        "Memory that containers may use, or still hold, above their quotas.",
-        lambda card: card["burst_granted_bytes"],
-    ),
-    card_family(
         "gpushare_card_memory_non_tenant_bytes",
         "Memory of processes that belong to no container: the most that was seen.",
         lambda card: card["non_tenant_bytes"],
