@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare cdi`: generate the CDI specification of the driver, and list specifications."""
+"""`gpushare cdi`: generate the CDI specification of the driver."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpushare import config
 from gpushare.cli import session as shared
-from gpushare.cli.text import table
 from gpushare.errors import UserError
 from gpushare.host import cdi_files, driver
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.host.cdi_files import CdiFile
 
 CHANNELS: Final = Path("/etc/cdi/gpushare-imex.json")
 STDOUT: Final = Path("-")
@@ -26,7 +23,7 @@ STDOUT: Final = Path("-")
 
 @shared.group("cdi")
 def command() -> None:
-    """Generate or list CDI specifications."""
+    """Generate CDI specifications."""
 
 
 @shared.command("generate", example="gpushare cdi generate --output - --format yaml")
@@ -103,48 +100,4 @@ def _written(
     yield f"devices: {', '.join(names)}"
 
 
-@shared.command("list", example="gpushare cdi list")
-def list_devices(session: Session) -> None:
-    """List the devices of all CDI specifications.
-
-    These are the specifications that engines read, and the one named in gpushare.yaml
-    (driver.cdi_spec).
-    """
-    specs = _specs()
-    rows = [row for spec in specs for row in _rows(spec)]
-    session.show_rows(
-        rows,
-        lambda rows: table(
-            ("DEVICE", "NODES", "SOURCE", "STATE"),
-            [(row["device"], row["nodes"], row["from"], row["state"]) for row in rows],
-        ),
-        "there is no CDI specification. To create one, run gpushare cdi generate.",
-    )
-
-
-def _specs() -> list[CdiFile]:
-    specs = cdi_files.installed_specs()
-    named = config.load().cdi
-    if named is not None and named not in {spec.path for spec in specs}:
-        specs.append(cdi_files.read_spec(named))
-    return specs
-
-
-def _rows(spec: CdiFile) -> list[dict[str, Any]]:
-    if spec.spec is None:
-        return [{"device": "-", "nodes": "-", "from": str(spec.path), "state": spec.fault}]
-    missing = spec.missing
-    state = f"of another driver: {missing[0]} does not exist" if missing else "ok"
-    return [
-        {
-            "device": f"{spec.spec.kind}={name}",
-            "nodes": " ".join(node.path.removeprefix("/dev/") for node in edits.nodes) or "-",
-            "from": str(spec.path),
-            "state": state,
-        }
-        for name, edits in spec.spec.devices.items()
-    ]
-
-
 command.add_command(generate)
-command.add_command(list_devices)

@@ -132,9 +132,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "Register the runtime with Docker, containerd, CRI-O or Podman.",
             "gpushare runtime configure --runtime docker --dry-run",
         ),
-        "cdi": CommandEntry(
-            "Generate or list CDI specifications.", "gpushare cdi generate --output -"
-        ),
+        "cdi": CommandEntry("Generate CDI specifications.", "gpushare cdi generate --output -"),
         "config": CommandEntry(
             "Show, check and reload the gpushared configuration.",
             "gpushare config check /etc/gpushare/gpushare.yaml",

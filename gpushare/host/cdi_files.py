@@ -12,7 +12,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,41 +34,12 @@ class CdiConflict(UserError):
     """Another spec of this machine defines the same devices; the message names it."""
 
 
-@dataclass(frozen=True)
-class CdiFile:
-    """A spec of this machine. If it cannot be read, `spec` is None and `fault` is the reason."""
-
-    path: Path
-    spec: CdiSpec | None = None
-    fault: str = ""
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The mounted files that do not exist: the spec then belongs to an earlier driver."""
-        mounts = () if self.spec is None else self.spec.everything.mounts
-        return tuple(m.host_path for m in mounts if not Path(m.host_path).exists())
-
-
-def read_spec(path: Path) -> CdiFile:
-    """Return the spec at `path`."""
+def read_spec(path: Path) -> CdiSpec | None:
+    """Return the spec at `path`; None where it cannot be read."""
     try:
-        return CdiFile(path, cdi.load(path, yaml.safe_load))
-    except (CdiError, yaml.YAMLError) as error:
-        return CdiFile(path, None, str(error))
-    except OSError as error:
-        return CdiFile(path, None, f"{path}: {error.strerror}")
-
-
-def installed_specs() -> list[CdiFile]:
-    """Return every spec that an engine reads, in the order of folders and names."""
-    paths = [
-        path
-        for folder in FOLDERS
-        if folder.is_dir()
-        for path in sorted(folder.iterdir())
-        if path.suffix in _SUFFIXES and not path.name.startswith(".")
-    ]
-    return [read_spec(path) for path in paths]
+        return cdi.load(path, yaml.safe_load)
+    except (CdiError, yaml.YAMLError, OSError):
+        return None
 
 
 def driver_spec_path(configured: Path | None, state: Path) -> Path:
@@ -87,17 +57,15 @@ def driver_spec_path(configured: Path | None, state: Path) -> Path:
 
 def refuse_conflict(path: Path) -> None:
     """Raise CdiConflict if engines would find the cards both in `path` and in another spec."""
-    if path.parent not in FOLDERS:
+    if path.parent not in FOLDERS or not path.parent.is_dir():
         return
-    for other in installed_specs():
-        if (
-            other.path != path
-            and other.path.parent == path.parent
-            and other.spec is not None
-            and other.spec.kind == GPU
-        ):
+    for other in sorted(path.parent.iterdir()):
+        if other == path or other.suffix not in _SUFFIXES or other.name.startswith("."):
+            continue
+        spec = read_spec(other)
+        if spec is not None and spec.kind == GPU:
             raise CdiConflict(
-                f"{other.path} already defines {GPU}, and engines refuse devices that two specs "
+                f"{other} already defines {GPU}, and engines refuse devices that two specs "
                 "define. gpushare uses that spec unchanged. Remove it, or use another --output"
             )
 

@@ -295,9 +295,11 @@ def _renewed(place: Path) -> cdi.CdiSpec:
         driver = host_driver.find(ROOT)
     except host_driver.DriverMissing as error:
         before = cdi_files.read_spec(place)
-        if before.spec is None or before.missing:
+        if before is None or not all(
+            Path(mount.host_path).exists() for mount in before.everything.mounts
+        ):
             raise NoSpec(str(error)) from error
-        return before.spec  # made of a driver that is not where one is looked for
+        return before  # made of a driver that is not where one is looked for
     running = host_driver.kernel_version(ROOT)
     if running is not None and running != driver.version:
         raise NoSpec(
@@ -315,7 +317,7 @@ def _renewed(place: Path) -> cdi.CdiSpec:
 
 
 def _is_simulated(place: Path) -> bool:
-    spec = cdi_files.read_spec(place).spec
+    spec = cdi_files.read_spec(place)
     mounts = () if spec is None else spec.everything.mounts
     return any(mount.container_path == SIMULATED_DEVICE for mount in mounts)
 

@@ -13,7 +13,7 @@ from click.testing import Result
 from gpushare import config, settings
 from gpushare.host import cdi_files, driver
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED
-from tests.unit.host.layouts import UUIDS, debian, run_installer
+from tests.unit.host.layouts import debian
 
 from .conftest import STATUS, Cli
 from .fake_daemon import AnsweringDaemon
@@ -134,16 +134,3 @@ def test_generate_leaves_the_spec_that_is_there_alone(cli: Cli, folder: Path, ho
     assert result.exit_code == 1
     assert f"{nvidia} already defines nvidia.com/gpu" in result.output
     assert list(folder.iterdir()) == [nvidia]
-
-
-def test_list_shows_devices_and_where_they_are_from(cli: Cli, folder: Path, tmp_path: Path) -> None:
-    host = run_installer(tmp_path / "mig").root
-    assert cli("cdi", "generate", "--driver-root", str(host)).exit_code == 0
-    (folder / "broken.json").write_text("{")
-    lines = cli("cdi", "list").output.splitlines()
-    assert lines[0].split() == ["DEVICE", "NODES", "SOURCE", "STATE"]
-    assert any(f"nvidia.com/gpu={UUIDS[1]}" in line and "nvidia0" in line for line in lines)
-    assert any("nvidia.com/gpu=0:gi1:ci0" in line and "nvidia-cap21" in line for line in lines)
-    # Nothing of the folder's machine is on this one.
-    assert "of another driver" in lines[-1]
-    assert any(line.startswith("- ") and "broken.json" in line for line in lines)
