@@ -50,6 +50,7 @@ _REST_BYTES: Final = 65536
 _REST_SECONDS: Final = 1.0
 _NO_MEMORY_SECONDS: Final = 0.1
 _M_MMAP_THRESHOLD: Final = -3  # malloc.h
+_UIDS: Final = 65536
 _CREDENTIALS: Final = struct.Struct("3i")  # of SO_PEERCRED: PID, UID, GID
 
 
@@ -292,11 +293,13 @@ def _guarded(call: Callable[[], Any]) -> Any:
 def client_of(link: socket.socket, address: Any) -> Hashable:
     """Return who is on the other end: a user, an address, or a network of IPv6.
 
-    The users of this machine cannot be told apart on loopback, which has many addresses.
+    The users of this machine cannot be told apart on loopback, which has many addresses. Of large
+    uids, which a user has 65536 of by subuid(5), the neighbors count as one.
     """
     if link.family == socket.AF_UNIX:
         found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return int(_CREDENTIALS.unpack(found)[1])
+        uid = int(_CREDENTIALS.unpack(found)[1])
+        return uid if uid < _UIDS else ("large", uid // _UIDS)
     host = ipaddress.ip_address(address[0].partition("%")[0])
     host = getattr(host, "ipv4_mapped", None) or host
     if host.is_loopback:

@@ -11,10 +11,12 @@ import json
 import os
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -298,6 +300,16 @@ def test_a_client_of_a_unix_socket_is_its_user() -> None:
     one, other = socket.socketpair()
     with one, other:
         assert served.client_of(one, "") == os.getuid()
+
+
+def test_the_subordinate_uids_of_a_user_are_few_clients() -> None:
+    def client(uid: int) -> object:
+        packed = struct.pack("3i", 1, uid, 100)
+        link: Any = SimpleNamespace(family=socket.AF_UNIX, getsockopt=lambda *_: packed)
+        return served.client_of(link, "")
+
+    assert len({client(100000 + number) for number in range(65536)}) == 2
+    assert len({client(number) for number in (0, 1000, 1001, 65533, 100000)}) == 5
 
 
 def answer(site: ExporterServer, path: str, headers: Mapping[str, str] | None = None) -> Response:
