@@ -210,6 +210,10 @@ EVENTS: Final = {
     "library-tree-failed": (
         "The libraries could not be mounted ahead of need; each container mounts them itself."
     ),
+    "driver-params-not-covered": (
+        "The container starts without the copy of `/proc/driver/nvidia/params` that keeps its root "
+        "from creating device nodes of other cards. Its device rules are in effect."
+    ),
     "cuda-compat-selected": (
         "The container uses the cuda-compat package of its image as the driver."
     ),

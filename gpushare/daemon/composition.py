@@ -27,6 +27,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.pages.driver_params import DriverParams
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
 from gpushare.daemon.pages.tenants import Tenants
@@ -110,6 +111,7 @@ def build_state(
         accounts=accounts,
         limits=MemoryLimits(accounts, threads.decide),
         mounts=mounts,
+        params=DriverParams(config.run_dir / "driver-params", loop),
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
@@ -157,7 +159,7 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     audit, servers = Audit(state, freezer), MpsSupervisor(state)
     control = RunControl(state, freezer, audit, servers)
     state.node.mps.bypassed.listeners.append(audit.mps_bypassed)
-    state.tenants.released.listeners.append(servers.release)
+    state.tenants.released.listeners += (servers.release, state.params.forget)
     state.watch.ended.listeners.append(
         lambda key: state.decide.submit(lambda: release.handle_process_end(key, state))
     )

@@ -18,6 +18,7 @@ from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, Wo
 from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
+from gpushare.daemon.pages.driver_params import DriverParams
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
 from gpushare.daemon.pages.tenants import Tenants
@@ -38,6 +39,7 @@ class DaemonState:
     accounts: CardAccounts
     limits: MemoryLimits
     mounts: TenantMounts
+    params: DriverParams
     tenants: Tenants
     loop: Loop
     watch: ProcessWatch

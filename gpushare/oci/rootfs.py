@@ -22,11 +22,11 @@ from typing import Any, Final
 from gpushare.oci.bounded_read import read_at_most, replace_file
 
 _SYS_OPENAT2: Final = 437  # the same on every architecture (asm-generic/unistd.h)
-_RESOLVE_NO_XDEV: Final = 0x01
-_RESOLVE_NO_MAGICLINKS: Final = 0x02
-_RESOLVE_NO_SYMLINKS: Final = 0x04
-_RESOLVE_IN_ROOT: Final = 0x10
-_BENEATH: Final = _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+RESOLVE_NO_XDEV: Final = 0x01
+RESOLVE_NO_MAGICLINKS: Final = 0x02
+RESOLVE_NO_SYMLINKS: Final = 0x04
+RESOLVE_IN_ROOT: Final = 0x10
+_BENEATH: Final = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 MOST_LINKS: Final = 40  # MAXSYMLINKS of the kernel
 _MOST_NAMES: Final = 4096
 _RACES: Final = 128  # EAGAIN: a rename somewhere on the system while `..` was being resolved
@@ -72,8 +72,8 @@ class Rootfs:
 
         `same_mount` refuses to cross into another mount (EXDEV).
         """
-        resolve = _BENEATH | (_RESOLVE_NO_XDEV if same_mount else 0)
-        fd = _openat2(self.fd, path, flags, resolve)
+        resolve = _BENEATH | (RESOLVE_NO_XDEV if same_mount else 0)
+        fd = openat2(self.fd, path, flags, resolve)
         try:
             yield fd
         finally:
@@ -189,16 +189,16 @@ class Rootfs:
             os.close(fd)
 
     def _open_made(self, path: str) -> int:
-        resolve = _BENEATH | _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS
+        resolve = _BENEATH | RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS
         flags = os.O_PATH | os.O_DIRECTORY
         try:
-            return _openat2(self.fd, path, flags, resolve)
+            return openat2(self.fd, path, flags, resolve)
         except FileNotFoundError:
             above, _, name = path.rpartition("/")
             directory = self._open_made(above or ".")
         try:
             os.mkdir(name, 0o700, dir_fd=directory)
-            new_fd = _openat2(directory, name, os.O_RDONLY | os.O_DIRECTORY, resolve)
+            new_fd = openat2(directory, name, os.O_RDONLY | os.O_DIRECTORY, resolve)
             _own_as_above(directory, new_fd, 0o755)
         finally:
             os.close(directory)
@@ -291,7 +291,8 @@ def _step(fds: list[int], depth: int, name: str) -> str | None:
     return None
 
 
-def _openat2(directory_fd: int, path: str, flags: int, resolve: int) -> int:
+def openat2(directory_fd: int, path: str, flags: int, resolve: int) -> int:
+    """Return a descriptor of `path`, with RESOLVE_* in `resolve`; OSError, OldKernelError."""
     fd = _tried(directory_fd, path, flags | os.O_CLOEXEC, resolve)
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd), path)

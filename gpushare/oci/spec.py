@@ -93,8 +93,17 @@ class Spec:
 
     def may_mount(self) -> bool:
         """Whether the container has CAP_SYS_ADMIN, in any of its sets."""
+        return self.has_capability("CAP_SYS_ADMIN")
+
+    def has_capability(self, name: str) -> bool:
+        """Whether the container has the capability, in any of its sets."""
         sets = self.at("process", "capabilities") or {}
-        return "CAP_SYS_ADMIN" in json.dumps(sets).upper()  # crun takes small letters too
+        return f'"{name}"' in json.dumps(sets).upper()  # crun takes small letters too
+
+    def namespaces(self, kind: str) -> list[str]:
+        """Return the paths of its namespaces of `kind`; one that is made for it has none: ""."""
+        entries = self.entries("linux", "namespaces")
+        return [entry.get("path") or "" for entry in entries if entry.get("type") == kind]
 
     def at(self, *path: str) -> Any:
         """Return the value at `path`; None where it, or a part of the way, is missing or null."""

@@ -154,8 +154,7 @@ class ContainerEditor:
         containers that have it.
         """
         original = self._original
-        namespaces = original.entries("linux", "namespaces")
-        has_users = any(namespace.get("type") == "user" for namespace in namespaces)
+        has_users = bool(original.namespaces("user"))
         is_alike = not original.mount_label and not has_users and not original.may_mount()
         return self._record.shared and is_alike
 

@@ -194,6 +194,7 @@ class _Creation:
             edited = self._edited(request, record)
             bundle.check()
             self._ledger.require(record)
+            state.params.note_create(record.key, original)
             spec.store(bundle.bundle_fd, edited, self._loaded)
         except BaseException:
             log_reserved(record, self._node)

@@ -70,6 +70,7 @@ class DriverLoader:
             return
         state.node.fingerprint = driver_fingerprint(driver.files, simulated=driver.is_simulated)
         link_devices(driver.files)
+        state.params.prepare()
         self._measure_contexts(driver)
         log(
             "driver-loaded",

@@ -151,6 +151,9 @@ class Operations:
         if not caller.is_root and processes.owner_of(pid) != caller.uid:
             raise Forbidden(f"process {pid} is another user's")
         bind.bind(key, identity, pid, caller.pid, self._state, pidfd=next(iter(fds), None))
+        cover = self._state.params.at_bind(key, fds[0]) if fds else None
+        if cover is not None:
+            request.before_answer.append(cover)
         return reply()
 
     def release(self, key: str, identity: str) -> ControlReply:

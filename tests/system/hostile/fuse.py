@@ -43,6 +43,10 @@ class StallingFolder:
         command = [*self._inside, "mount", "-i", "-t", "fuse", "-o", options, "none", str(folder)]
         subprocess.run(command, check=True, pass_fds=(self._fd,))
 
+    def stall(self) -> None:
+        """Answer no request any more."""
+        self._silent = True
+
     def abort(self) -> None:
         """End it: what waits for an answer gets an error when the last descriptor is closed."""
         os.eventfd_write(self._over, 1)

@@ -47,6 +47,7 @@ from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.pages.driver_params import DriverParams
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
@@ -371,6 +372,7 @@ def node(
         accounts=accounts,
         limits=MemoryLimits(accounts, decide),
         mounts=PlainDirectories(config.run_dir / "tenants"),
+        params=DriverParams(config.run_dir / "driver-params", loop, folder / "params"),
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
