@@ -8,8 +8,10 @@ than it should: gpushare/manifest/check reports that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from gpushare.errors import ErrorCode, UserError
@@ -188,6 +190,11 @@ class Pod:
     claims: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     runtime_class: str = ""
     metadata: tuple[YamlNode, KeyPath] | None = None
+
+    @cached_property
+    def names(self) -> Counter[str]:
+        """How many of its containers have each name, once all are read."""
+        return Counter(container.name for container in self.containers)
 
     @property
     def running_together(self) -> list[Container]:

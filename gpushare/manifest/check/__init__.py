@@ -300,7 +300,6 @@ def check_scopes(document: Document) -> Iterator[ManifestFinding]:
 def _missing_containers(pod: Pod) -> Iterator[ManifestFinding]:
     """Yield annotations for a container that the pod does not have."""
     names = [container.name for container in pod.containers]
-    known = set(names)
     scoped = {
         name: (value, _scope(name)[0])
         for name, value in pod.annotations.items()
@@ -311,7 +310,7 @@ def _missing_containers(pod: Pod) -> Iterator[ManifestFinding]:
         if annotation.container:
             scoped[annotation.name] = pod.annotations[annotation.name], annotation.container
     for name, (value, container) in scoped.items():
-        if container and container not in known:
+        if container and container not in pod.names:
             yield key_finding(
                 f"annotation {name}",
                 value,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import NamedTuple
 
 from gpushare.manifest import read
@@ -91,11 +90,13 @@ def convert(file: ManifestFile, target: Target) -> Converted:
 def move_comments(work: FileConversion) -> list[str]:
     """Move the comments of removed keys to the new ones; return all of them."""
     comments: list[str] = []
-    takers: dict[int, list[_Recipient]] = {}
+    takers: dict[int, dict[KeyPath, _Recipient]] = {}  # the first beneath each path
     for located, rendered, new in work.rewritten:
         plan, _, path = work.placed(located.container)
         if new:
-            takers.setdefault(id(plan), []).append(_Recipient(path, located, rendered, new))
+            beneath = takers.setdefault(id(plan), {})
+            for length in range(len(path) + 1):
+                beneath.setdefault(path[:length], _Recipient(located, rendered, new))
     for plan in work.plans.values():
         for path, gone in plan.comments():
             comments += [*gone.above, *gone.behind.values()]
@@ -105,15 +106,15 @@ def move_comments(work: FileConversion) -> list[str]:
 
 
 class _Recipient(NamedTuple):
-    path: KeyPath
     located: LocatedRequest
     rendered: RenderedRequest
     new: list[NewText]
 
 
-def _move_to(takers: list[_Recipient], path: KeyPath, gone: RemovedComments) -> None:
+def _move_to(takers: dict[KeyPath, _Recipient], path: KeyPath, gone: RemovedComments) -> None:
     """Move the comments of one collection to its container, or to the pod's first."""
-    _, located, rendered, new = max(takers, key=lambda item: _shared(item.path, path))
+    above_it = (path[:length] for length in range(len(path), -1, -1))
+    located, rendered, new = takers[next(one for one in above_it if one in takers)]
     above = list(gone.above)
     for name, comment in gone.behind.items():
         key = next(
@@ -130,11 +131,6 @@ def _move_to(takers: list[_Recipient], path: KeyPath, gone: RemovedComments) -> 
             written_out = f"# {name}: {key.value.text}  {comment}"
             (above if taker is None else taker.above).append(written_out)
     new[0].above += [item for item in above if item not in new[0].above]
-
-
-def _shared(first: KeyPath, second: KeyPath) -> int:
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _replacement(key: LocatedKey, rendered: RenderedRequest, new: list[NewText]) -> NewText | None:

@@ -347,7 +347,7 @@ class FileConversion:
         why = ""
         if not container.name:
             why = "a request needs the container's name; add one"
-        elif sum(other.name == container.name for other in pod.containers) > 1:
+        elif pod.names[container.name] > 1:
             why = f"two containers of this pod are named {container.name}; rename one"
         domain, _, key = written.name.partition("/")
         name = f"container.{container.name}.{key}"
