@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import ctypes
 import functools
-import http
 import http.client
 import io
 import ipaddress
@@ -30,12 +29,12 @@ import threading
 import time
 import traceback
 import urllib.parse
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 MOST: Final = 256
 EACH: Final = 128
@@ -117,8 +116,7 @@ class HttpServer:
         self._respond = respond
         self._tls = tls
         self._reading, self._working, self._sending = _Stage(), _Stage(), _Stage()
-        self._turns_of: weakref.WeakValueDictionary[Hashable, asyncio.Semaphore]
-        self._turns_of = weakref.WeakValueDictionary()
+        self._turns_of: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers = ThreadPoolExecutor(WORKERS, "http")

@@ -242,12 +242,11 @@ def _file(name: str, text: str, media: str) -> Response:
 
 def _static_files() -> dict[str, Response]:
     """Return the files of the pages by their paths."""
-    files = [path for path in STATIC.rglob("*") if path.is_file()]
     found = {
         f"/{path.relative_to(STATIC)}": Response(
             body=path.read_bytes(), content_type=_TYPES.get(path.suffix, "text/plain")
         )
-        for path in files
+        for path in STATIC.rglob("*.*")
     }
     return {**found, "/": found["/index.html"]}
 
