@@ -27,8 +27,6 @@ from gpushare.quota.dialects.units import (
 from gpushare.quota.dialects.vendor_key import (
     Dialect,
     ImpliedValue,
-    KeyLocation,
-    VendorKey,
     annotation,
     env,
     label,
@@ -103,48 +101,24 @@ KOORDINATOR: Final = Dialect(
 
 # KubeShare: annotations of a SharePod (1.x), labels of a pod (2.0).
 # Source: NTHU-LSALAB/KubeShare (README.md, doc/).
-_FORMS: Final[tuple[tuple[str, KeyLocation], ...]] = (
-    ("kubeshare", "annotation"),
-    ("sharedgpu", "label"),
-)
-
 KUBESHARE: Final = Dialect(
     "kubeshare",
     "KubeShare",
     rows=tuple(
         row
-        for prefix, where in _FORMS
+        for prefix, keys in (("kubeshare", annotation), ("sharedgpu", label))
         for row in (
-            VendorKey(
-                f"{prefix}/gpu_request",
-                "Guaranteed compute, 0 to 1.",
-                PART_UP_TO_ONE,
-                "cores",
-                where=where,
-                role="request",
+            keys.request(
+                f"{prefix}/gpu_request", "Guaranteed compute, 0 to 1.", PART_UP_TO_ONE, "cores"
             ),
-            VendorKey(
+            keys.option(
                 f"{prefix}/gpu_limit",
                 "Compute limit; if it exceeds gpu_request, gpu_request applies.",
                 PART_UP_TO_ONE,
                 "cores",
-                where=where,
-                role="option",
             ),
-            VendorKey(
-                f"{prefix}/gpu_mem",
-                "Memory in bytes.",
-                BYTES,
-                "memory",
-                where=where,
-                role="request",
-            ),
-            VendorKey(
-                f"{prefix}/GPUID",
-                "The virtual GPU that the scheduler chose.",
-                where=where,
-                role="record",
-            ),
+            keys.request(f"{prefix}/gpu_mem", "Memory in bytes.", BYTES, "memory"),
+            keys.record(f"{prefix}/GPUID", "The virtual GPU that the scheduler chose."),
         )
     ),
     rules=(
