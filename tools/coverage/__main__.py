@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.coverage python|c [ARGUMENT...]`: which lines the tests execute.
+"""`python -m tools.coverage [ARGUMENT...]`: which lines of Python the tests execute.
 
 The arguments are pytest's: paths of tests and its options. `./dev setup --all` installs coverage.
 """
@@ -12,31 +12,25 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.coverage import native, python
+from tools.coverage import python
 from tools.coverage.start import ROOT
 
 
 def main() -> int:
     """Run the tests, print a table; return pytest's exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.coverage", description=__doc__)
-    parser.add_argument("language", choices=("python", "c"))
     parser.add_argument("--database", type=Path, default=ROOT / "build/coverage/python.db")
     parser.add_argument("--count-only", action="store_true", help="what an earlier run has written")
     arguments, of_pytest = parser.parse_known_args()
     status = 0
-    if arguments.language == "python":
-        if not arguments.count_only:
-            status = python.run(of_pytest, arguments.database)
-        print(_table(python.executed(arguments.database)))
-    else:
-        if not arguments.count_only:
-            status = native.run(of_pytest)
-        print(_table(native.executed()))
+    if not arguments.count_only:
+        status = python.run(of_pytest, arguments.database)
+    print(_table(python.executed(arguments.database)))
     return status
 
 
 def _table(files: Mapping[str, Mapping[int, bool]]) -> str:
-    """Return a table of Markdown with a row for each package, or folder of C, and for all."""
+    """Return a table of Markdown with a row for each package, and for all."""
     known: Counter[str] = Counter()
     executed: Counter[str] = Counter()
     for name, lines in files.items():
