@@ -18,7 +18,6 @@ LEFT_OUT = {
     "waits",
     "shares",
     "training",
-    "checkpoint",
 }
 #: What a machine of the tests need not have, or a driver in a folder has not.
 MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch"}

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import gpushare
 
 from . import (
-    checkpoint,
     containers,
     contract,
     costs,
@@ -64,7 +63,6 @@ PARTS: dict[str, Part] = {
     "pytorch": Part("PyTorch by gpushare run", containers.pytorch),
     "waits": Part("Clients that wait for their kernels", waits.rows),
     "costs": Part("What a call costs", costs.rows),
-    "checkpoint": Part("Checkpoints", checkpoint.rows),
     "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
     "training": Part("Shares of compute, training by PyTorch", shares.training),
     "mps": Part("MPS", mps.rows),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose calls may fail, step by step, as told: of MPS, of checkpoints, or of neither.
+"""A program whose calls may fail, step by step, as told: of MPS, or of none.
 
     python -m tools.gpu.child.tried LIBCUDA UUID
 
@@ -12,9 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import time
-from ctypes import byref, c_size_t, c_uint, c_uint64
-from pathlib import Path
+from ctypes import byref, c_size_t, c_uint64
 
 import pynvml
 
@@ -22,21 +20,14 @@ from tools.gpu.cuda import Cuda, CudaError
 
 from .conversation import Answer, converse
 
-LOCK_MS = 60_000
 LISTS = {
     "compute": "nvmlDeviceGetComputeRunningProcesses",
     "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
 }
 
 
-class CheckpointLockArgs(ctypes.Structure):
-    """CUcheckpointLockArgs."""
-
-    _fields_ = (("timeout_ms", c_uint), ("reserved", c_uint * 15))
-
-
 class TriedProgram:
-    """One process of the card with that UUID, or one that checkpoints others."""
+    """One process of the card with that UUID."""
 
     def __init__(self, library: str, uuid: str) -> None:
         self._path, self._uuid = library, uuid
@@ -66,10 +57,10 @@ class TriedProgram:
 
     def linear(self, size: str) -> Answer:
         pointer = c_uint64()
-        return self._timed("cuMemAlloc_v2", byref(pointer), c_size_t(int(size)))
+        return self._called("cuMemAlloc_v2", byref(pointer), c_size_t(int(size)))
 
     def synchronize(self) -> Answer:
-        return self._timed("cuCtxSynchronize")
+        return self._called("cuCtxSynchronize")
 
     def trap(self) -> Answer:
         """Run a kernel that faults."""
@@ -77,58 +68,25 @@ class TriedProgram:
         return self.synchronize()
 
     def listed(self) -> Answer:
-        """Return what NVML has of the card: its memory, and bytes by PID, by the kind of list."""
+        """Return what NVML has of the card: bytes by PID, by the kind of list."""
         pynvml.nvmlInit()
         card = pynvml.nvmlDeviceGetHandleByUUID(self._uuid)
-        lists = {
+        return {
             kind: {str(one.pid): one.usedGpuMemory for one in getattr(pynvml, name)(card)}
             for kind, name in LISTS.items()
         }
-        persistence = bool(pynvml.nvmlDeviceGetPersistenceMode(card))
-        return {
-            **lists,
-            "used": pynvml.nvmlDeviceGetMemoryInfo(card).used,
-            "persistence": persistence,
-        }
-
-    def resident(self, pid: str = "self") -> Answer:
-        """Return the host memory of a process."""
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-        return {"bytes": int(dict(line.split(":", 1) for line in lines)["VmRSS"].split()[0]) << 10}
-
-    # --- checkpoints of others ---
-
-    def has_checkpoints(self) -> Answer:
-        return {"has": hasattr(self._library, "cuCheckpointProcessLock")}
-
-    def initialize(self) -> Answer:
-        return self._timed("cuInit", 0)
-
-    def lock(self, pid: str) -> Answer:
-        return self._timed("cuCheckpointProcessLock", int(pid), byref(CheckpointLockArgs(LOCK_MS)))
-
-    def checkpoint(self, pid: str) -> Answer:
-        return self._timed("cuCheckpointProcessCheckpoint", int(pid), None)
-
-    def restore(self, pid: str) -> Answer:
-        return self._timed("cuCheckpointProcessRestore", int(pid), None)
-
-    def unlock(self, pid: str) -> Answer:
-        return self._timed("cuCheckpointProcessUnlock", int(pid), None)
 
     def _of_context(self) -> Cuda:
         if self._cuda is None:
             raise RuntimeError("it has no context")
         return self._cuda
 
-    def _timed(self, function: str, *arguments: object) -> Answer:
-        """Return the result of a call, and how long it took."""
-        began = time.monotonic_ns()
+    def _called(self, function: str, *arguments: object) -> Answer:
+        """Return the result of a call."""
         code = int(getattr(self._library, function)(*arguments))
-        ended = time.monotonic_ns()
         name = ctypes.c_char_p()
         self._library.cuGetErrorName(code, byref(name))
-        return {"code": code, "name": (name.value or b"unknown").decode(), "ns": ended - began}
+        return {"code": code, "name": (name.value or b"unknown").decode()}
 
 
 if __name__ == "__main__":
