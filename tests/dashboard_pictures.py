@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from gpushare.client import Client
 from gpushare.history import FOLDER
 from gpushare.history.store import HistoryStore
+from gpushare.verify.runners import spawn
 
 from .browser import Browser, chromium
-from .picture import PICTURES, SETTLED_SECONDS, SLOW, put_to_work
 from .stack import Stack
 
 if TYPE_CHECKING:
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 
     from .stack.program import ServiceProcess
 
+PICTURES: Final = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+GIB: Final = 1 << 30
+KERNEL_NS: Final = 1_000_000
+WORK_NS: Final = 60 * 10**9
+SLOW: Final = 3  # the machine that draws has other things to do: its delays are a third so large
+SETTLED_SECONDS: Final = 12.0  # the ten seconds of the table are of all of them at work
+# Of the card that each is on: name, quota, and what it has taken of its memory.
+TENANTS: Final = (
+    ("train", {"memory": "40GiB", "cores": "30", "policy": "fixed-share", "devices": "0"}, 37),
+    ("serve", {"memory": "48GiB", "cores": "50", "policy": "burst-share", "devices": "0"}, 29),
+    ("notebook", {"memory": "16GiB", "devices": "0"}, 3),
+    ("batch", {"memory": "80GiB", "devices": "1"}, 64),
+)
 HOUR: Final = 3600
 STEP: Final = 10
 #: When, in minutes before now, the node was down: a gap is a gap.
@@ -53,6 +66,15 @@ def main() -> int:
         browser.go(f"#/container?id={train['key']}")
         save(browser, "container")
     return 0
+
+
+def put_to_work(stack: Stack, running: ExitStack) -> None:
+    """Start the tenants, which end with `running`."""
+    for name, quota, taken in TENANTS:
+        tenant = running.enter_context(spawn(stack.host(), name, quota))
+        tenant.start()
+        tenant.ask(f"alloc {taken * GIB}")
+        tenant.tell(f"busy {KERNEL_NS} {WORK_NS}")
 
 
 def start(stack: Stack, *options: str) -> ServiceProcess:

@@ -10,7 +10,6 @@ a few ms then change little of the shares.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import shlex
 import signal
@@ -20,12 +19,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-from rich.text import Text
-
 from gpushare.quota.size import exact_size
 from gpushare.verify import (
-    BOLD,
     GIB,
     Report,
     ScenarioSteps,
@@ -33,17 +28,11 @@ from gpushare.verify import (
 from gpushare.verify.memory import EvictionScenario, MemoryScenario
 from gpushare.verify.runners import Docker, ProbeTenant
 
-from . import picture
 from .brought import Brought
 from .stack import Stack
 from .stack.card import real_card
 from .stack.program import Missing
 
-PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-WIDTH = 112
-WHOLE = "demo.svg"
-#: Lines of the first picture: it has to fit a laptop's screen.
-LINES = 34
 TIME_SCALE = 4
 CORES = {"train": 30, "serve": 70}
 BAND = 5  # points
@@ -51,8 +40,6 @@ BUSY_SECONDS = 6
 WARM_SECONDS = 1.5  # in which both have begun; `gpushare ps` looks a second back
 LOOK_SECONDS = 2
 TRIES = 3
-#: Steps that have a picture of their own, by how their titles begin.
-APART = {"Where is the memory": "why.svg", "Manifests of other systems": "manifests.svg"}
 
 
 class Compute(ScenarioSteps):
@@ -99,25 +86,13 @@ class Compute(ScenarioSteps):
         }
 
 
-class Tee(io.StringIO):
-    """Keeps what it also prints, for the picture."""
-
-    def write(self, text: str) -> int:
-        sys.stdout.write(text)
-        return super().write(text)
-
-    def flush(self) -> None:
-        sys.stdout.flush()
-
-
 def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if os.geteuid() != 0:
         print("gpushare demo: requires root, because it starts its own dockerd: sudo ./dev demo")
         return 1
     signal.signal(signal.SIGTERM, _leave)
-    screen = Tee()
-    report = Report(screen, colour=options.record or sys.stdout.isatty())
+    report = Report(sys.stdout, colour=sys.stdout.isatty())
     try:
         held = _demonstrate(report, keep=options.keep)
     except Missing as error:
@@ -126,18 +101,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ngpushare demo: stopped; everything was removed", file=sys.stderr)
         return 130
-    if options.record and held:
-        for name, text in pictures(screen.getvalue()).items():
-            record(name, text)
-            print(f"wrote {PICTURES / name}")
-        picture.main()
     return 0 if held else 1
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--keep", action="store_true", help="keep it running until Ctrl-C")
-    parser.add_argument("--record", action="store_true", help="write the pictures of the README")
     return parser.parse_args(argv)
 
 
@@ -182,43 +151,6 @@ def _wait_to_play(stack: Stack) -> None:
     with suppress(KeyboardInterrupt):
         print("\n".join(words), flush=True)
         signal.pause()
-
-
-def pictures(text: str) -> dict[str, str]:
-    """Return what each picture shows of a demonstration that printed `text`."""
-    found: dict[str, list[str]] = {}
-    for step in text.strip("\n").split(f"\n\n{BOLD}"):
-        title = step.removeprefix(BOLD)
-        name = next((name for words, name in APART.items() if title.startswith(words)), WHOLE)
-        found.setdefault(name, []).append(f"{BOLD}{title}")
-    found[WHOLE] = _fitting(found[WHOLE])
-    return {name: "\n\n".join(steps) for name, steps in found.items()}
-
-
-def _fitting(steps: list[str]) -> list[str]:
-    """Return the first steps that LINES have room for, and the last, which sums them up."""
-    *others, summary = steps
-    fitting = list[str]()
-    left = LINES - _height(summary)
-    for step in others:
-        left -= _height(step) + 1  # an empty line after it
-        if left < 0:
-            break
-        fitting.append(step)
-    return [*fitting, summary]
-
-
-def _height(step: str) -> int:
-    """Return how many lines of WIDTH a step fills."""
-    return len(Text.from_ansi(step.strip("\n")).wrap(Console(width=WIDTH), WIDTH))
-
-
-def record(name: str, text: str) -> None:
-    """Draw `text` (with its ANSI colours) as an SVG that the README shows."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(text.strip("\n")))
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    console.save_svg(str(PICTURES / name), title="./dev demo")
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
