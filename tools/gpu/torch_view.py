@@ -10,12 +10,10 @@ from typing import Any
 from gpushare.quota.size import format_size
 from gpushare.verify.runners import ProbeFailed
 
-from . import coverage, overhead
 from .driver import DriverPaths
 from .filtered import tenancy
-from .process import Child, ask, child, environment
-from .report import NotMeasured, ReportRow, quantity
-from .tenancy import Tenancy
+from .process import ask, child, environment
+from .report import NotMeasured, ReportRow
 
 #: How PyTorch takes memory, by the name of it in the report: its own cache of cudaMalloc's memory,
 #: the one that maps it piecewise (cuMemCreate), the driver's pools.
@@ -41,29 +39,8 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
             try:
                 for row in judged(ask(argv, env, SECONDS), tenant.memory_bytes):
                     yield renamed(row, f"{name}: ")
-                yield from _drift(driver, tenant, name, env)
             except (NotMeasured, ProbeFailed) as error:
                 yield ReportRow(name, missing=str(error))
-
-
-def _drift(
-    driver: DriverPaths, tenant: Tenancy, name: str, env: Mapping[str, str]
-) -> Iterator[ReportRow]:
-    """What NVML has of a process that multiplied matrices and holds a GiB, beyond its charge."""
-    with overhead.probe(driver, "watcher") as watcher:
-        watcher.ask("context")
-        with Child("torch", tenant.command(child("pytorch", "hold")), env) as process:
-            process.start()
-            now = coverage.seen(driver, tenant, watcher, process.process.pid)
-    charged = now.charged.held_bytes
-    kinds = [f"{what} {now.charged.kinds[kind]}" for kind, what in coverage.KINDS.items()]
-    note = f"{now.charged.contexts} contexts; bytes: {', '.join(kinds)}"
-    yield ReportRow(f"{name}: charged with a GiB and a matrix product", charged, "bytes", note)
-    if now.process is None:
-        yield ReportRow(f"{name}: drift", missing="NVML does not list the process")
-        return
-    note = f"NVML has {quantity(now.process, 'bytes')} of the process"
-    yield ReportRow(f"{name}: drift", now.process - charged, "bytes", note)
 
 
 def importable(env: Mapping[str, str]) -> None:

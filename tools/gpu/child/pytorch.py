@@ -13,10 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .conversation import say
-
 CHUNK_BYTES = 64 << 20
-HELD_BYTES = 1 << 30
 CHUNKS = 1 << 14  # a terabyte: more than any card has
 
 
@@ -157,26 +154,12 @@ CHECKS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def hold(torch: Any) -> None:
-    """Load what a matrix product takes, take a GiB, say so, and keep it until the input ends."""
-    side = torch.ones((4096, 4096), device="cuda")
-    product = side @ side
-    kept = torch.ones(HELD_BYTES, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    say("driver", {"held": HELD_BYTES})
-    sys.stdin.read()
-    del side, product, kept
-
-
 def main() -> None:
     errors: dict[str, str] = {}
     try:
         torch = import_module("torch")  # most machines have none, and that is an answer
     except (ImportError, OSError) as error:
         sys.stdout.write(json.dumps({"errors": {"torch": str(error)}}) + "\n")
-        return
-    if sys.argv[1:] == ["hold"]:
-        hold(torch)
         return
     answer: dict[str, object] = {"torch": torch.__version__}
     for name in sys.argv[1:] or CHECKS:
