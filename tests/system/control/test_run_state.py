@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client, RequestRefused
+from gpushare.client import Client
 from gpushare.daemon.freezer import freezable_groups
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
 from gpushare.daemon.store.record import TenantRecord
@@ -102,20 +102,6 @@ def test_a_stopped_container_may_end_by_itself(stack: Stack, client: Client, pau
         shown = client.stop(bundle.id, "TERM", 600)
         assert [held["by"] for held in shown["interventions"]] == ["stop"]
         assert running.wait() == 7
-
-
-def test_a_tenant_in_a_shared_cgroup_is_not_paused(stack: Stack, client: Client) -> None:
-    one, other = (Bundle(stack, quota={"memory": "1GiB"}) for _ in range(2))
-    other.config["linux"]["cgroupsPath"] = one.config["linux"]["cgroupsPath"] + "/beneath"
-    other.save()
-    with one.started(), other.started() as beside:
-        with pytest.raises(RequestRefused, match=f"{other.id} is in its cgroup"):
-            client.pause(one.id)
-        with pytest.raises(RequestRefused, match="is in its cgroup"):
-            client.stop(one.id, "KILL", 0)
-        assert beside.ask("info")["total"] == 1 << 30
-        client.pause(other.id)
-        client.resume(other.id)
 
 
 def test_under_v1_a_stop_reaches_a_frozen_container() -> None:
