@@ -15,8 +15,10 @@ from typing import Final
 ABI_VERSION: Final = 3
 ABI_MAGIC: Final = 0x6572616873757067
 
-DRIVER_DIR: Final = "/opt/gpushare/driver"
-TENANT_DIR: Final = "/opt/gpushare/tenant"
+CONTAINER_DIR: Final = "/opt/gpushare"
+HOST_DIR: Final = "/opt/gpushare"
+DRIVER_DIR: Final = f"{CONTAINER_DIR}/driver"
+TENANT_DIR: Final = f"{CONTAINER_DIR}/tenant"
 GRANT_NAME: Final = "grant"
 STATUS_NAME: Final = "status"
 SOCKET_NAME: Final = "socket"

@@ -33,8 +33,8 @@ CURRENT: Final = "current"
 PREVIOUS: Final = "previous"
 CONFIGURATION: Final = "gpushare-runtime.conf"
 _PROGRAMS: Final = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
-_LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")
-_SIMULATOR: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+_DRIVER: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+_LIBRARIES: Final = (*_DRIVER, *(f"host/{name}" for name in _DRIVER), "gpushare-probe")
 
 
 class InstallError(UserError):
@@ -59,7 +59,7 @@ class Installation:
 
     @property
     def libraries(self) -> Path:
-        """The folder with the interposer libraries."""
+        """The folder with the interposer libraries; `host` in it has those of the host."""
         return self.root / "lib"
 
     @property
@@ -195,7 +195,7 @@ def _contents(source: InstallSource) -> dict[Path, bytes]:
     wanted |= {Path("lib") / name: source.libraries / name for name in _LIBRARIES}
     simulator = source.libraries / "simulator"
     if simulator.is_dir():
-        wanted |= {Path("lib/simulator") / name: simulator / name for name in _SIMULATOR}
+        wanted |= {Path("lib/simulator") / name: simulator / name for name in _DRIVER}
     contents: dict[Path, bytes] = {}
     for path, origin in wanted.items():
         if not origin.is_file():

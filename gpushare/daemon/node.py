@@ -86,6 +86,11 @@ class Node:
         self._libraries = found = link.resolve()
         return found
 
+    @property
+    def host_libraries(self) -> Path:
+        """The folder of the interposer libraries for processes of the host."""
+        return self.libraries / "host"
+
     def loaded(self) -> LoadedDriver:
         """Return the driver; NoDriver where there is none."""
         if self.driver is None:

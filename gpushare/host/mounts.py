@@ -221,10 +221,10 @@ def _check(done: int, subject: MountPath) -> None:
 # every name with which the loader finds the driver, and the driver and the tenant's pages in
 # /opt/gpushare. The mounts do not propagate to the host's namespace.
 
-OURS: Final = Path("/opt/gpushare")
+OURS: Final = Path(abi.HOST_DIR)
 FILTERS: Final = OURS / "lib"
-DRIVER: Final = Path(abi.DRIVER_DIR)
-TENANT: Final = Path(abi.TENANT_DIR)
+DRIVER: Final = OURS / "driver"
+TENANT: Final = OURS / "tenant"
 
 
 class NamespaceError(UserError):

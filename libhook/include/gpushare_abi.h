@@ -19,11 +19,20 @@
 #define GPUSHARE_ABI_VERSION 3
 #define GPUSHARE_ABI_MAGIC UINT64_C(0x6572616873757067) /* "gpushare", little endian */
 
-/* In a container. Fixed, so that no environment variable can redirect a tenant. */
-#ifndef GPUSHARE_DRIVER_DIR /* tests that must not touch /opt override it */
-#define GPUSHARE_DRIVER_DIR "/opt/gpushare/driver"
+/* Where our files are in a container, and in the mount namespace of a process of the host. Fixed,
+ * so that no environment variable can redirect a tenant: the libraries are built for one of the
+ * two. */
+#define GPUSHARE_CONTAINER_DIR "/opt/gpushare"
+#define GPUSHARE_HOST_DIR "/opt/gpushare"
+#ifdef GPUSHARE_FOR_HOST
+#define GPUSHARE_DIR GPUSHARE_HOST_DIR
+#else
+#define GPUSHARE_DIR GPUSHARE_CONTAINER_DIR
 #endif
-#define GPUSHARE_TENANT_DIR "/opt/gpushare/tenant"
+#ifndef GPUSHARE_DRIVER_DIR /* tests that must not touch /opt override it */
+#define GPUSHARE_DRIVER_DIR GPUSHARE_DIR "/driver"
+#endif
+#define GPUSHARE_TENANT_DIR GPUSHARE_DIR "/tenant"
 #define GPUSHARE_GRANT_NAME "grant"
 #define GPUSHARE_STATUS_NAME "status"
 #define GPUSHARE_SOCKET_NAME "socket"
@@ -34,7 +43,8 @@
 #define GPUSHARE_MPS_NAME "mps"
 /* The directory where the pipe directory of that server is mounted. */
 #define GPUSHARE_PIPES_NAME "pipes"
-/* Read only if GPUSHARE_TENANT_DIR does not exist: a rootless `gpushare run`. */
+/* Read only by the host's library, and only if GPUSHARE_TENANT_DIR does not exist: a rootless
+ * `gpushare run`. */
 #define GPUSHARE_TENANT_DIR_ENV "GPUSHARE_TENANT_DIR"
 
 #define GPUSHARE_PAGE_BYTES 4096

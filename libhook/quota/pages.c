@@ -20,16 +20,21 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool opened;
 static char reason[512];
 
-/* The environment is read only if the fixed directory does not exist: a program that can set its
- * own environment must not be able to choose its own quota. */
+/* A program that can set its own environment must not be able to choose its own quota: in a
+ * container the environment is never read, and on the host only if the fixed directory does not
+ * exist. */
 static const char *tenant_directory(void)
 {
+#ifdef GPUSHARE_FOR_HOST
 	struct stat status;
 
 	if (stat(GPUSHARE_TENANT_DIR, &status) == 0 || (errno != ENOENT && errno != ENOTDIR))
 		return GPUSHARE_TENANT_DIR;
 	const char *named = secure_getenv(GPUSHARE_TENANT_DIR_ENV);
 	return named && named[0] == '/' ? named : GPUSHARE_TENANT_DIR;
+#else
+	return GPUSHARE_TENANT_DIR;
+#endif
 }
 
 static const char *failed(const char *name, const char *why)

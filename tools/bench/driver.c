@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define GPUSHARE_FOR_HOST /* there are no containers here */
 #include "cuda_driver.h"
 #include "gpushare_abi.h"
 #include "rounds.h"

@@ -17,6 +17,7 @@ from pathlib import Path
 from gpushare import abi, simulator
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.host import mounts
 from gpushare.install import InstallSource
 from tests import leftovers
 
@@ -35,13 +36,13 @@ GATE_FIELDS = {
     abi.GATE_HEARTBEAT_NS: 1 << 62,
 }
 CONTEXT_BYTES = 512 << 20
-DRIVER = f"{abi.DRIVER_DIR}/libcuda.so.1"
+DRIVER = f"{mounts.DRIVER}/libcuda.so.1"
 ENTER = f"""
 set -eu
 mount -t tmpfs tmpfs /opt
-mkdir -p {abi.DRIVER_DIR} {abi.TENANT_DIR}
-mount --bind "$1" {abi.DRIVER_DIR}
-mount --bind "$2" {abi.TENANT_DIR}
+mkdir -p {mounts.DRIVER} {mounts.TENANT}
+mount --bind "$1" {mounts.DRIVER}
+mount --bind "$2" {mounts.TENANT}
 shift 2
 exec "$@"
 """
@@ -61,7 +62,7 @@ class BenchTenant:
         built = InstallSource.of_package().libraries
         shutil.copytree(built / "simulator", folder / "driver")
         self._filter.parent.mkdir()
-        shutil.copy2(built / "libcuda.so.1", self._filter)
+        shutil.copy2(built / "host/libcuda.so.1", self._filter)
         made = simulator.create(folder / "device", profile)
         self._device = made.device
         self._uuids = made.uuids

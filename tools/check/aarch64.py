@@ -116,7 +116,7 @@ def _allocate(folder: Path, place: Path) -> None:
 def _refuse(folder: Path, place: Path) -> None:
     """The filter loads the driver that it stands before, and gives no GPU without a quota."""
     root = place / "sysroot"
-    driver = root / symbols.DRIVER.lstrip("/")
+    driver = root / symbols.DRIVERS["lib"].lstrip("/")
     driver.mkdir(parents=True)
     for name in symbols.FILTERS:
         (driver / name).symlink_to(folder / "lib/simulator" / name)

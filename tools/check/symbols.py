@@ -16,10 +16,13 @@ import re
 from importlib.metadata import distribution
 from pathlib import Path
 
+from gpushare import abi
+
 from .command import Failure, run
 
 NEWEST_GLIBC = (2, 17)
-DRIVER = "/opt/gpushare/driver/"
+#: By the folder that a filter is installed in: where it finds the driver.
+DRIVERS = {"lib": f"{abi.CONTAINER_DIR}/driver/", "host": f"{abi.HOST_DIR}/driver/"}
 PROGRAMS = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
 FILTERS = ("libcuda.so.1", "libnvidia-ml.so.1")
 CANARIES = 20  # reads of the canary: two of each protected function
@@ -33,7 +36,9 @@ def check() -> None:
     wrong = []
     for path in binaries:
         wrong += [f"{path}: {flaw}" for flaw in flaws(path)]
-    missing = {*FILTERS, *PROGRAMS} - {path.name for path in binaries}
+    filters = {f"{folder}/{name}" for folder in DRIVERS for name in FILTERS}
+    missing = filters - {f"{path.parent.name}/{path.name}" for path in binaries}
+    missing |= {*PROGRAMS} - {path.name for path in binaries}
     wrong += [f"{name} is not among what is installed" for name in sorted(missing)]
     if wrong:
         raise Failure("\n".join(wrong))
@@ -95,8 +100,9 @@ def flaws_of_dynamic(path: Path) -> list[str]:
         if "BIND_NOW" not in dynamic or "SYMBOLIC" not in dynamic:
             found.append("is not linked with -z now and -Bsymbolic")
         # The simulator takes the driver's place; the filters stand before the driver.
-        if path.parent.name == "lib" and f"[{DRIVER}{path.name}]" not in dynamic:
-            found.append(f"does not load {DRIVER}{path.name}")
+        driver = DRIVERS.get(path.parent.name)
+        if driver and f"[{driver}{path.name}]" not in dynamic:
+            found.append(f"does not load {driver}{path.name}")
     return found
 
 

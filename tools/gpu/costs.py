@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare import abi
 from gpushare.host import mounts
 from gpushare.host.driver import CUDA
 
@@ -41,7 +40,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
 
 def timed(program: Path, call: str, tenant: Tenancy) -> tuple[float, float, float]:
     """Return ns for one call: bare, filtered, and the difference (medians of rounds)."""
-    filter_, real = f"{mounts.FILTERS}/{CUDA}", f"{abi.DRIVER_DIR}/{CUDA}"
+    filter_, real = f"{mounts.FILTERS}/{CUDA}", f"{mounts.DRIVER}/{CUDA}"
     command = tenant.command([str(program), call, filter_, real, str(ROUNDS)])
     done = run(command, tenant.environment)
     try:

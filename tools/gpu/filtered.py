@@ -30,11 +30,11 @@ def tenancy(driver: DriverPaths) -> Tenancy:
         context_bytes = overhead.context_bytes(driver)
     except NotMeasured:
         context_bytes = 0
-    return Tenancy(driver, built.libraries(), quota(driver), context_bytes)
+    return Tenancy(driver, built.libraries() / "host", quota(driver), context_bytes)
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    filters = built.libraries()
+    filters = built.libraries() / "host"
     with tenancy(driver) as tenant:
         told = tenant.grant.context_bytes(0)
         yield ReportRow(

@@ -73,13 +73,13 @@ class Tenancy:
     def mounts(self) -> list[MountRow]:
         """What `gpushare run` would mount (gpushare.protocol.Opened says where)."""
         real = {CUDA: self.driver.cuda, NVML: self.driver.nvml}
-        rows = [_row(path, Path(abi.DRIVER_DIR) / name) for name, path in real.items()]
+        rows = [_row(path, mounts.DRIVER / name) for name, path in real.items()]
         rows += [_row(self.filters / name, mounts.FILTERS / name) for name in real]
         status = self.directory / abi.STATUS_NAME
         return [
             *rows,
-            _row(self.directory, Path(abi.TENANT_DIR)),
-            _row(status, Path(abi.TENANT_DIR) / abi.STATUS_NAME, read_only=False),
+            _row(self.directory, mounts.TENANT),
+            _row(status, mounts.TENANT / abi.STATUS_NAME, read_only=False),
         ]
 
     def command(self, argv: Sequence[str]) -> list[str]:

@@ -23,7 +23,12 @@ from tools.mutation.invariants import Invariant
 ROOT: Final = Path(__file__).resolve().parents[2]
 _BUILD: Final = ROOT / "build" / "cmake"
 #: The only C code that tests do not compile for themselves.
-_LIBRARIES: Final = {"cuda-filter": "libcuda.so.1", "nvml-filter": "libnvidia-ml.so.1"}
+_LIBRARIES: Final = {
+    "cuda-filter": "libcuda.so.1",
+    "cuda-filter-host": "host/libcuda.so.1",
+    "nvml-filter": "libnvidia-ml.so.1",
+    "nvml-filter-host": "host/libnvidia-ml.so.1",
+}
 _TESTS_FAILED: Final = 1  # pytest's exit status; others mean that no test has judged
 _SECONDS: Final = 600.0  # for one command, on a machine with much else to do
 _SHOWN: Final = 2000  # characters of what a program printed last
@@ -105,7 +110,7 @@ def _build(file: str) -> str:
     for name in _LIBRARIES.values():
         # A process may have the old one mapped.
         installed = device_file.libraries().parent / name
-        draft = shutil.copy2(_BUILD / "lib" / name, installed.with_name(f".{name}"))
+        draft = shutil.copy2(_BUILD / "lib" / name, installed.with_name(f".{installed.name}"))
         Path(draft).replace(installed)
     return ""
 

@@ -18,7 +18,7 @@ import signal
 import stat
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -206,16 +206,16 @@ _DRIVER: Final = re.compile(
 )
 
 
-def mapped_driver(pid: int, filter_inode: int) -> str:
+def mapped_driver(pid: int, filter_inodes: Collection[int]) -> str:
     """Return the path of the libcuda that the process has mapped, as it sees it; "" for none.
 
-    "" also if it has mapped the interposer library. What a process maps is its choice: a claim.
+    "" also if it has mapped an interposer library. What a process maps is its choice: a claim.
     """
     try:
         mapped = {int(inode): path for inode, path in _DRIVER.findall(_read(pid, "maps"))}
     except OSError:
         return ""
-    path = b"" if filter_inode in mapped else next(iter(mapped.values()), b"")
+    path = next(iter(mapped.values()), b"") if mapped.keys().isdisjoint(filter_inodes) else b""
     return os.fsdecode(path[:_MOST_PATH]).encode(errors="replace").decode()
 
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from gpushare import abi
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.container_names import NAME, find_conflict
 from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
@@ -24,6 +22,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
+from gpushare.host.mounts import FILTERS
 from gpushare.oci import container
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
@@ -32,8 +31,6 @@ from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request_policy import ResolvedRequest
-
-FILTER_DIR = Path("/opt/gpushare/lib")
 
 
 @dataclass(frozen=True)
@@ -139,14 +136,13 @@ def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[Moun
     rows = [_row(mount) for mount in container.driver_mounts(node.loaded().files)]
     rows += [
         MountRow(
-            source=str(node.libraries / name),
-            destination=str(FILTER_DIR / name),
+            source=str(node.host_libraries / name),
+            destination=str(FILTERS / name),
             read_only=True,
         )
         for name in (CUDA, NVML)
     ]
     rows += [_row(mount) for mount in container.tenant_mounts(str(mounts.path(record.key)))]
-    assert rows[-1]["destination"] == f"{abi.TENANT_DIR}/{abi.STATUS_NAME}"
     return rows
 
 

@@ -199,7 +199,7 @@ def own_driver_warnings(
     """
     if record.isolation != INTERPOSER:
         return
-    ours = _inode(node.libraries / CUDA)
+    ours = {_inode(node.libraries / CUDA), _inode(node.host_libraries / CUDA)}
     without = [use.process.pid for use in listed if use.claim is None and use.process]
     for pid in without[:_MOST_OWN_DRIVERS]:
         if path := processes.mapped_driver(pid, ours):

@@ -40,19 +40,22 @@ def compile_c(output: Path, source: str, *options: str) -> Path:
 
 @contextmanager
 def filters_over(driver: Path) -> Iterator[Path]:
-    """Make a directory with both filters, as they are installed but for where the driver is."""
+    """Make a directory with both filters, as they are installed but for where the driver is.
+
+    They are those of the host, which find a tenant's pages by a variable.
+    """
+    filters, folder_of_driver = device_file.libraries().parent / "host", f"{abi.HOST_DIR}/driver"
     with TemporaryDirectory(prefix="gpushare-filters-") as name:
         folder = Path(name, "lib")
         folder.mkdir()
         (folder / "simulator").symlink_to(device_file.libraries())
         Path(name, "driver").symlink_to(driver)
         # As long as the path that it replaces, in the code and in what the loader is told.
-        link = Path(f"/tmp/gpushare-{secrets.token_hex(3)}")
-        assert len(str(link)) == len(abi.DRIVER_DIR)
+        link = Path(f"/tmp/gpushare-{secrets.token_hex(8)}"[: len(folder_of_driver)])
         for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            shipped = (device_file.libraries().parent / library).read_bytes()
-            assert abi.DRIVER_DIR.encode() in shipped
-            built = shipped.replace(abi.DRIVER_DIR.encode(), str(link).encode())
+            shipped = (filters / library).read_bytes()
+            assert folder_of_driver.encode() in shipped
+            built = shipped.replace(folder_of_driver.encode(), str(link).encode())
             (folder / library).write_bytes(built)
         link.symlink_to(driver)
         try:

@@ -69,7 +69,7 @@ def test_without_pages_there_is_no_gpu(
     )
 
 
-def test_the_environment_cannot_replace_the_container_s_own_pages(
+def test_on_the_host_the_environment_cannot_replace_pages_that_are_mounted(
     container: ProgramContainer,
 ) -> None:
     inside = f"""

@@ -204,11 +204,11 @@ def test_a_process_that_has_mapped_another_driver_is_known_by_it(tmp_path: Path)
     for path in (other, ours):
         path.write_bytes(bytes(4096))
     inode = ours.stat().st_ino
-    assert processes.mapped_driver(os.getpid(), inode) == ""
+    assert processes.mapped_driver(os.getpid(), {inode}) == ""
     with other.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        assert processes.mapped_driver(os.getpid(), inode) == str(other)
+        assert processes.mapped_driver(os.getpid(), {inode}) == str(other)
         other.unlink()
-        assert processes.mapped_driver(os.getpid(), inode) == str(other)
+        assert processes.mapped_driver(os.getpid(), {inode}) == str(other)
         with ours.open("rb") as own, mmap.mmap(own.fileno(), 0, access=mmap.ACCESS_READ):
-            assert processes.mapped_driver(os.getpid(), inode) == ""
-    assert processes.mapped_driver(0, inode) == ""
+            assert processes.mapped_driver(os.getpid(), {inode}) == ""
+    assert processes.mapped_driver(0, {inode}) == ""

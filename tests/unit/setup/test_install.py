@@ -21,6 +21,7 @@ def make_source(root: Path) -> InstallSource:
     for folder, names in (
         (programs, ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")),
         (libraries, ("libcuda.so.1", "libnvidia-ml.so.1", "gpushare-probe")),
+        (libraries / "host", ("libcuda.so.1", "libnvidia-ml.so.1")),
         (libraries / "simulator", ("libcuda.so.1", "libnvidia-ml.so.1")),
     ):
         folder.mkdir(parents=True)

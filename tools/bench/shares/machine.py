@@ -53,7 +53,7 @@ class Programs:
         driver, filters = folder / "driver", folder / "filter"
         shutil.copytree(built / "simulator", driver)
         filters.mkdir()
-        shutil.copy2(built / "libcuda.so.1", filters)
+        shutil.copy2(built / "host/libcuda.so.1", filters)
         engine = [f"{SIMULATOR}/{name}.c" for name in _ENGINE]
         linked = ("-l:libcuda.so.1", "-lm")
         work = compile_program("shares/work.c", folder / "work", f"-L{driver}", after=linked)
