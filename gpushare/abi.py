@@ -15,7 +15,7 @@ from typing import Final
 ABI_VERSION: Final = 3
 ABI_MAGIC: Final = 0x6572616873757067
 
-CONTAINER_DIR: Final = "/opt/gpushare"
+CONTAINER_DIR: Final = "/.gpushare"
 HOST_DIR: Final = "/opt/gpushare"
 DRIVER_DIR: Final = f"{CONTAINER_DIR}/driver"
 TENANT_DIR: Final = f"{CONTAINER_DIR}/tenant"

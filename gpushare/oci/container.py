@@ -34,8 +34,6 @@ from gpushare.oci.loader import CacheEntry, Filters, MergedCache
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from gpushare.oci.spec import Spec
 
-DRIVER_DIR: Final = "/opt/gpushare/driver"  # GPUSHARE_DRIVER_DIR of gpushare_abi.h
-TENANT_DIR: Final = "/opt/gpushare/tenant"  # GPUSHARE_TENANT_DIR
 STATUS_NAME: Final = "status"  # GPUSHARE_STATUS_NAME
 
 _HOOK_ENV: Final = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
@@ -47,6 +45,37 @@ _HOOK_SECONDS: Final = 60
 _FILE: Final = ("bind", "ro", "nosuid", "nodev")
 _TENANT: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _STATUS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+
+
+@dataclass(frozen=True)
+class OwnFolder:
+    """Where a process finds gpushare's files: in `top`, as its interposer library was built."""
+
+    top: str
+
+    @property
+    def driver(self) -> str:
+        """The folder of the driver behind the library."""
+        return f"{self.top}/driver"
+
+    @property
+    def tenant(self) -> str:
+        """The folder of the tenant's pages."""
+        return f"{self.top}/tenant"
+
+    @property
+    def libraries(self) -> str:
+        """The folder that loaders are led to."""
+        return f"{self.top}/lib"
+
+
+IN_CONTAINER: Final = OwnFolder("/.gpushare")  # GPUSHARE_CONTAINER_DIR of gpushare_abi.h
+ON_HOST: Final = OwnFolder("/opt/gpushare")  # GPUSHARE_HOST_DIR
+
+
+def own_folder(rootfs: Rootfs) -> OwnFolder:
+    """Return where a container has gpushare's files: nothing is created in the root of the host."""
+    return ON_HOST if rootfs.is_hosts() else IN_CONTAINER
 
 
 @dataclass(frozen=True)
@@ -97,14 +126,15 @@ def shared(  # noqa: PLR0913 - a container is put together from all there is
     """
     driver = host.driver
     edits = driver.cdi.edits_for(cards)
+    own = own_folder(rootfs)
     places = loader.Places(rootfs, host.platform, driver, searched)
     libraries = drivers.shared_libraries(driver, extra)
     mounts = (
-        *driver_mounts(driver),
+        *driver_mounts(driver, own),
         *_mounts(places.filters(host.filters)),
         *_mounts(places.libraries(libraries)),
         *(_cdi_mount(mount, rootfs) for mount in drivers.shared_files(edits, driver, extra)),
-        *tenant_mounts(tenant_directory),
+        *tenant_mounts(tenant_directory, own),
     )
     names = (CUDA, "libcuda.so", NVML, *(library.soname for library in libraries))
     nodes = drivers.shared_nodes(edits, extra)
@@ -156,19 +186,19 @@ def binding_hook(program: str, socket: str, key: str) -> Hook:
     return Hook("createRuntime", program, words, _HOOK_ENV, _HOOK_SECONDS)
 
 
-def driver_mounts(driver: DriverFiles) -> tuple[Mount, ...]:
+def driver_mounts(driver: DriverFiles, own: OwnFolder) -> tuple[Mount, ...]:
     """Return the mounts of the real libraries, where the filters' DT_NEEDED names them."""
     return (
-        Mount(driver.cuda.host_path, f"{DRIVER_DIR}/{CUDA}", _FILE),
-        Mount(driver.nvml.host_path, f"{DRIVER_DIR}/{NVML}", _FILE),
+        Mount(driver.cuda.host_path, f"{own.driver}/{CUDA}", _FILE),
+        Mount(driver.nvml.host_path, f"{own.driver}/{NVML}", _FILE),
     )
 
 
-def tenant_mounts(directory: str) -> tuple[Mount, ...]:
+def tenant_mounts(directory: str, own: OwnFolder) -> tuple[Mount, ...]:
     """Return the mounts of a tenant's folder: read-only, and over it `status`, which it writes."""
     return (
-        Mount(directory, TENANT_DIR, _TENANT),
-        Mount(f"{directory}/{STATUS_NAME}", f"{TENANT_DIR}/{STATUS_NAME}", _STATUS),
+        Mount(directory, own.tenant, _TENANT),
+        Mount(f"{directory}/{STATUS_NAME}", f"{own.tenant}/{STATUS_NAME}", _STATUS),
     )
 
 
@@ -198,32 +228,30 @@ def _env(edits: CdiEdits) -> dict[str, str]:
 # or in the source of a volume, which is a folder of the host. Therefore:
 #
 # - No mount goes beneath a volume. The volume's content is not looked at, because it may be slow or
-#   change. A library moves to PRIVATE, and the loader's cache names it there. Another file is left
-#   out, with a note. If a mount cannot move, the container is refused. The exception is a libcuda
-#   of the volume that programs find first: another process looks for it, and a filter goes over it.
+#   change. A library moves to /.gpushare/lib, and the loader's cache names it there. Another file is
+#   left out, with a note. The exception is a libcuda of the volume that programs find first: another
+#   process looks for it, and a filter goes over it.
 # - Missing mount points in the layer are created here, through the rootfs's descriptor: the root of
 #   a user namespace may not be permitted to.
-# - OURS is a tmpfs, so the mount points in it cost next to nothing, and leave nothing in the layer.
-#   Where the image or an engine has files of its own there, only PRIVATE is one.
-# - A name by which any program finds a library (libcuda.so.1) becomes a link to PRIVATE. An empty
-#   file in its place would stay in the layer after `docker commit`, and a loader fails on it ("file
-#   too short"). A link to nothing is the same to it as no file. Two names of one library lead to
-#   one mount.
+# - /.gpushare is a tmpfs, so the mount points in it cost next to nothing, and leave one empty
+#   folder in the layer. It covers whatever the image has there. No volume is above it: engines
+#   mount none at /. They do at /opt, /usr and /run, and systemd mounts its own /run.
+# - A name by which any program finds a library (libcuda.so.1) becomes a link to /.gpushare/lib. An
+#   empty file in its place would stay in the layer after `docker commit`, and a loader fails on it
+#   ("file too short"). A link to nothing is the same to it as no file. Two names of one library
+#   lead to one mount.
+# - In a root that is the host's own, nothing is created: the files are in /opt/gpushare, and a
+#   tmpfs is in /opt/gpushare/lib only. If a mount cannot be there, the container is refused.
 #
 # The libraries of a share are the same for every container, so gpushared mounts them ahead of
-# need, as one tree (daemon/pages/mounts.py). A container gets this tree at OURS, where it would
-# otherwise get a tmpfs and single mounts. It keeps those where a file is not the tree's: whole
-# cards, libraries past the interposer, an image with a newer cuda-compat, a volume or files of the
-# image in OURS.
+# need, as one tree (daemon/pages/mounts.py). A container gets this tree at /.gpushare, where it
+# would otherwise get a tmpfs and single mounts. It keeps those where a file is not the tree's:
+# whole cards, libraries past the interposer, an image with a newer cuda-compat.
 
 # As the tree is mounted on the host: a user namespace must not leave one of these out. `ro` here is
 # the topmost mount's only, and each mount in the tree is read-only by itself. `rprivate`: what is
 # unmounted on the host stays in the container.
 _TREE_OPTIONS: Final = ("rbind", "rprivate", "ro", "nosuid", "nodev", "noexec")
-OURS: Final = "/opt/gpushare"
-PRIVATE: Final = f"{OURS}/lib"
-_POINTS: Final = frozenset(posixpath.basename(path) for path in (DRIVER_DIR, TENANT_DIR, PRIVATE))
-_FIXED: Final = (f"{DRIVER_DIR}/", f"{TENANT_DIR}/")  # compiled into the interposer library
 _TMPFS: Final = ("nosuid", "nodev", "mode=755", "size=1m")
 _LOADED: Final = frozenset({CUDA, "libcuda.so", NVML})  # the names that programs load
 _FRESH: Final = frozenset({"tmpfs", "ramfs"})  # empty at each start: nothing of the host is in it
@@ -233,7 +261,7 @@ _MOST_MOUNTS: Final = 4096
 
 
 class CoveredPath(UserError):
-    """A volume is mounted over a path that a container with a GPU needs; the message names it."""
+    """A volume, or a file of the image, is where a container with a GPU needs a mount of ours."""
 
 
 @dataclass(frozen=True)
@@ -353,12 +381,13 @@ def place(wanted: ContainerEdits, spec: Spec, rootfs: Rootfs, driver: DriverFile
     """
     engines = engine_mounts(spec, rootfs)
     placing = _Placing(engines, rootfs, driver)
+    placing.require_own_folder()
     mounts = [placed for mount in wanted.edits.mounts for placed in placing.place(mount)]
     if placing.needs_tmpfs:
         mounts.insert(0, placing.private_directory())
     volumes = [placing.volume_over(entry.path) for entry in wanted.cache]
     cache = tuple(
-        replace(entry, path=f"{PRIVATE}/{entry.name}")
+        replace(entry, path=f"{placing.own.libraries}/{entry.name}")
         if volume is not None or placing.is_missing_on_host(entry.path)
         else entry
         for entry, volume in zip(wanted.cache, volumes, strict=True)
@@ -411,20 +440,30 @@ def _no_directory(volume: str, why: str) -> CoveredPath:
     )
 
 
+def _covered(volume: EngineMount, path: str) -> CoveredPath:
+    return CoveredPath(
+        f"the volume at {volume.destination} covers {path}, which a container with a GPU needs. "
+        "Mount the volume at another path"
+    )
+
+
 class _Placing:
-    """Places the mounts of one container. `private` are the names in PRIVATE."""
+    """Places the mounts of one container. `private` are the names in its own folder's `lib`."""
 
     def __init__(self, mounts: Sequence[EngineMount], rootfs: Rootfs, driver: DriverFiles) -> None:
-        self._mounts = mounts
         self._rootfs = rootfs
+        self.own = own_folder(rootfs)
         # A layer that is the host's own root gets no file of ours.
-        self.is_layer = not rootfs.is_hosts()
+        self.is_layer = self.own != ON_HOST
+        self._tmpfs = self.own.top if self.is_layer else self.own.libraries
+        self._fixed = (f"{self.own.driver}/", f"{self.own.tenant}/")  # where the library looks
+        # Ours is the last one there: neither the image's files in it nor a volume's are seen.
+        self._mounts = (*mounts, EngineMount(self._tmpfs, is_fresh=True))
         self._sonames = {*_LOADED, *(library.soname for library in driver.libraries)}
         self._aliases = {name for library in driver.libraries for name in library.names}
         self.private: set[str] = set()
         self._private_names: dict[str, str] = {}  # by source
-        self._private = self._resolved(PRIVATE)
-        self._tmpfs = OURS if self._is_ours() else PRIVATE
+        self._private = self._resolved(self.own.libraries)
         self.needs_tmpfs = False
         self.left_out: list[str] = []
 
@@ -437,33 +476,50 @@ class _Placing:
         return _resolved(self._rootfs, path, self._mounts)
 
     def private_directory(self) -> Mount:
-        """Return the tmpfs that the private mounts are in."""
+        """Return the tmpfs that the private mounts are in; CoveredPath if a volume is above it."""
+        volume = self.volume_over(self._tmpfs)
+        if volume is not None:
+            raise _covered(volume, self._tmpfs)
         self._make_directory(self._tmpfs)
         return Mount("tmpfs", self._tmpfs, _TMPFS, "tmpfs")
 
-    def _is_ours(self) -> bool:
-        """Whether nothing but mount points of ours is, or is mounted, in OURS."""
-        own = self._resolved(OURS)
-        if not self.is_layer or any(m.destination.startswith(f"{own}/") for m in self._mounts):
-            return False
-        return _POINTS.issuperset(self._rootfs.names(OURS))
+    def require_own_folder(self) -> None:
+        """See that our folder can be mounted in the layer; CoveredPath names what is there.
+
+        A folder of the image there is covered, whatever is in it; a volume would be lost to the
+        container.
+        """
+        if not self.is_layer:
+            return
+        top = self.own.top
+        for mount in self._mounts[:-1]:
+            if f"{mount.destination}/".startswith(f"{top}/"):
+                raise _covered(mount, top)
+        try:
+            is_free = self._rootfs.resolve(top) == top and (
+                self._rootfs.is_directory(top) or not self._rootfs.exists(top)
+            )
+        except RootfsError:
+            is_free = False  # a link that leads to itself
+        if not is_free:
+            raise CoveredPath(
+                f"the image has a file or a link at {top}, where a container with a GPU has a "
+                "folder of gpushare. Remove it from the image"
+            )
 
     def place(self, mount: Mount) -> Iterator[Mount]:
         """Yield `mount` where it can be, or nothing."""
         path = self._resolved(mount.destination)
         name = posixpath.basename(mount.destination)
         top = top_mount(self._mounts, path)
-        is_fixed = f"{mount.destination}/".startswith(_FIXED)
-        if mount.destination.startswith(f"{TENANT_DIR}/"):
+        is_fixed = f"{mount.destination}/".startswith(self._fixed)
+        if mount.destination.startswith(f"{self.own.tenant}/"):
             yield mount  # it is in our own mount
         elif top is not None and not top.is_fresh:
-            if is_fixed or (name in self._sonames and self.volume_over(f"{PRIVATE}/{name}")):
-                raise CoveredPath(
-                    f"the volume at {top.destination} covers {mount.destination}, which a "
-                    "container with a GPU needs. Mount the volume at another path"
-                )
+            if is_fixed:
+                raise _covered(top, mount.destination)
             yield from self._beside(mount, name)
-        elif is_fixed and self._tmpfs == OURS:
+        elif is_fixed and self.is_layer:
             self.needs_tmpfs = True
             yield mount
         elif path.startswith(f"{self._private}/"):
@@ -494,10 +550,10 @@ class _Placing:
             self.private.add(name)
             self._private_names.setdefault(mount.source, name)
             self.needs_tmpfs = True
-            yield replace(mount, destination=f"{PRIVATE}/{name}")
+            yield replace(mount, destination=f"{self.own.libraries}/{name}")
 
     def _known(self, mount: Mount, name: str) -> str:
-        """Return the name in PRIVATE of a mount's source: libcuda.so is libcuda.so.1."""
+        """Return the private name of a mount's source: libcuda.so is libcuda.so.1."""
         return self._private_names.get(mount.source, name)
 
     def _is_link(self, name: str) -> bool:
@@ -508,10 +564,8 @@ class _Placing:
         return name in _LOADED or (name in self._sonames and name not in self._aliases)
 
     def _link(self, path: str, name: str) -> bool:
-        if self.volume_over(f"{PRIVATE}/{name}") is not None:
-            return False
         try:
-            self._rootfs.make_link(path, f"{PRIVATE}/{name}")
+            self._rootfs.make_link(path, f"{self.own.libraries}/{name}")
         except OSError:
             return False
         return True
@@ -558,28 +612,31 @@ class LibraryTree:
 
 def tree_files(driver: DriverFiles, filters: Filters) -> dict[str, str]:
     """Return the sources of the libraries of every share of `driver`, by destination."""
-    sources = {mount.destination: mount.source for mount in driver_mounts(driver)}
-    sources[f"{PRIVATE}/{CUDA}"] = filters.cuda
-    sources[f"{PRIVATE}/{NVML}"] = filters.nvml
+    sources = {mount.destination: mount.source for mount in driver_mounts(driver, IN_CONTAINER)}
+    private = IN_CONTAINER.libraries
+    sources[f"{private}/{CUDA}"] = filters.cuda
+    sources[f"{private}/{NVML}"] = filters.nvml
     for library in drivers.shared_libraries(driver, frozenset()):
-        sources[f"{PRIVATE}/{library.soname}"] = library.host_path
+        sources[f"{private}/{library.soname}"] = library.host_path
     return sources
 
 
 def with_tree(placed: PlacedEdits, tree: LibraryTree) -> PlacedEdits:
-    """Return `placed` with `tree` in place of its mounts in OURS; as it is where they differ."""
-    edits = placed.wanted.edits
-    if not edits.mounts or (edits.mounts[0].type, edits.mounts[0].destination) != ("tmpfs", OURS):
+    """Return `placed` with `tree` in place of its mounts in it; as it is where they differ."""
+    edits, top = placed.wanted.edits, IN_CONTAINER.top
+    if not edits.mounts or (edits.mounts[0].type, edits.mounts[0].destination) != ("tmpfs", top):
         return placed
     others = edits.mounts[1:]
     libraries = [mount for mount in others if _is_in_tree(mount)]
     if any(tree.files.get(mount.destination) != mount.source for mount in libraries):
         return placed
-    top = Mount(tree.path, OURS, _TREE_OPTIONS)
-    mounts = (top, *(mount for mount in others if mount not in libraries))
+    mounts = (
+        Mount(tree.path, top, _TREE_OPTIONS),
+        *(mount for mount in others if mount not in libraries),
+    )
     return replace(placed, wanted=replace(placed.wanted, edits=replace(edits, mounts=mounts)))
 
 
 def _is_in_tree(mount: Mount) -> bool:
-    is_tenant = f"{mount.destination}/".startswith(f"{TENANT_DIR}/")
-    return mount.destination.startswith(f"{OURS}/") and not is_tenant
+    is_tenant = f"{mount.destination}/".startswith(f"{IN_CONTAINER.tenant}/")
+    return mount.destination.startswith(f"{IN_CONTAINER.top}/") and not is_tenant

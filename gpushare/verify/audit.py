@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from gpushare import abi
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.protocol.rows import TenantStatus
@@ -20,8 +21,6 @@ from gpushare.quota.size import exact_size, format_size
 from gpushare.verify import ScenarioSteps
 from gpushare.verify.runners import ProbeFailed, ProbeTenant
 
-#: The driver itself in every tenant; the interposer has it from there.
-DRIVER: Final = "/opt/gpushare/driver/libcuda.so.1"
 QUOTA_BYTES: Final = 1 << 30
 TAKEN_BYTES: Final = 2 << 30  # a twentieth of the smallest card that is worth sharing
 NEEDED_BYTES: Final = QUOTA_BYTES + TAKEN_BYTES
@@ -63,7 +62,9 @@ class AuditScenario(ScenarioSteps):
     def _run(self) -> None:
         assert self.trial is not None
         quota = {"memory": exact_size(QUOTA_BYTES), "devices": str(self.trial.index)}
-        with self.spawned("bypass", quota, "--library", DRIVER) as tenant:
+        # The driver itself: the interposer library has it from there.
+        top = abi.HOST_DIR if self.engine.name == "host" else abi.CONTAINER_DIR
+        with self.spawned("bypass", quota, "--library", f"{top}/driver/libcuda.so.1") as tenant:
             try:
                 tenant.start()
                 self._take(tenant)

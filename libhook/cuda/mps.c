@@ -154,6 +154,16 @@ static void narrow_priority(const char *granted, const char *own, char value[128
 		strcpy(value, "1");
 }
 
+/* A folder beside the tenant's pages, which are elsewhere where the root is the host's own. */
+static void place_pipes(const char *granted, char value[128])
+{
+	const bool is_beside = *granted && *granted != '/';
+
+	if (snprintf(value, 128, "%s%s%s", is_beside ? pages.directory : "", is_beside ? "/" : "",
+		    granted) >= 128)
+		*value = '\0';
+}
+
 static const char *assign(const char *name, const char *granted)
 {
 	const char *own = getenv(name);
@@ -165,6 +175,8 @@ static const char *assign(const char *name, const char *granted)
 		narrow_pinned(granted, own, value);
 	else if (strcmp(name, PRIORITY) == 0)
 		narrow_priority(granted, own, value);
+	else if (strcmp(name, PIPES) == 0)
+		place_pipes(granted, value);
 	else
 		snprintf(value, sizeof(value), "%s", granted);
 	if (*value ? setenv(name, value, 1) : unsetenv(name))

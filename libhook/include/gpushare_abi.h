@@ -22,7 +22,7 @@
 /* Where our files are in a container, and in the mount namespace of a process of the host. Fixed,
  * so that no environment variable can redirect a tenant: the libraries are built for one of the
  * two. */
-#define GPUSHARE_CONTAINER_DIR "/opt/gpushare"
+#define GPUSHARE_CONTAINER_DIR "/.gpushare"
 #define GPUSHARE_HOST_DIR "/opt/gpushare"
 #ifdef GPUSHARE_FOR_HOST
 #define GPUSHARE_DIR GPUSHARE_HOST_DIR

@@ -16,8 +16,13 @@ from .workspace import PackageError, Workspace, run
 ARCHITECTURES: Final = ("x86_64", "aarch64")
 POLICY: Final = "manylinux_2_17"
 #: The interposer libraries load the real driver by these paths (libhook/CMakeLists.txt). They exist
-#: in a container only, so auditwheel must not look for them.
-EXCLUDED: Final = ("/opt/gpushare/driver/libcuda.so.1", "/opt/gpushare/driver/libnvidia-ml.so.1")
+#: for a tenant only, so auditwheel must not look for them.
+EXCLUDED: Final = (
+    "/.gpushare/driver/libcuda.so.1",
+    "/.gpushare/driver/libnvidia-ml.so.1",
+    "/opt/gpushare/driver/libcuda.so.1",
+    "/opt/gpushare/driver/libnvidia-ml.so.1",
+)
 #: Linked into the static programs by zig, and what the dashboard's pages draw graphs with.
 STATIC_PARTS: Final = (
     BundledPart("musl", "1.2.5", "MIT", "generic"),

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from gpushare import abi
+from gpushare.oci.container import IN_CONTAINER, ON_HOST
 from tests.compiled import figures
 
 INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
@@ -112,6 +113,11 @@ def test_a_packed_form_has_each_field_in_its_place(
         struct.calcsize(f"{order}{form}0{code[-1]}")  # aligned for the field
         for form, code in zip(before, codes, strict=True)
     ] == [compiled[f"{name}.{field}"] for field in PACKED[name].split()]
+
+
+def test_containers_have_our_files_where_the_libraries_are_built_for() -> None:
+    assert (IN_CONTAINER.top, ON_HOST.top) == (abi.CONTAINER_DIR, abi.HOST_DIR)
+    assert (IN_CONTAINER.driver, IN_CONTAINER.tenant) == (abi.DRIVER_DIR, abi.TENANT_DIR)
 
 
 def test_the_packed_forms_have_the_size_of_their_structs() -> None:

@@ -12,7 +12,7 @@ from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
 GIB = 1 << 30
-AROUND = (image.PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+AROUND = (image.PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 

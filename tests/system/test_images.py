@@ -106,7 +106,7 @@ def test_a_compat_on_ld_library_path_is_behind_the_filter(image: Image, version:
     total, mapped = output(bundle, python(), "-c", ASK, env=(f"LD_LIBRARY_PATH=/{COMPAT}",))
     assert total == str(4 * GIB)
     assert f"/{COMPAT}/libcuda.so" in mapped
-    assert "/opt/gpushare/driver/libcuda.so.1" in mapped
+    assert "/.gpushare/driver/libcuda.so.1" in mapped
     used = events(bundle, "cuda-compat-selected")
     assert [entry["version"] for entry in used] == ([NEWER] if version == NEWER else [])
 

@@ -15,7 +15,7 @@ from gpushare.host import mounts as system
 from tests import leftovers
 
 pytestmark = pytest.mark.gate
-TOP = "/opt/gpushare"
+TOP = "/.gpushare"
 FLAGS = {"ro", "nosuid", "nodev"}
 KEY = "0123456789abcdef"
 

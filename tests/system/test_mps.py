@@ -72,7 +72,7 @@ PROBE = (image.PROGRAM,)
 FAULT = "/usr/bin/mps-fault"
 BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
 #: The driver itself, past the interposer library, which would set the variables of a client.
-AROUND = (image.PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+AROUND = (image.PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
 WITHOUT_ENVIRONMENT = ("/bin/busybox", "env", "-i", *AROUND)
 #: Variables with which a process would not be a client, and would have no limits.
 UNSET = (
@@ -273,7 +273,7 @@ def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:
         wait_until(lambda: node.control() not in {0, before})
         wait_until(lambda: "has ended" in node.warnings(bundle))
         (socket,) = (node.stack.root / "run" / "mps").glob("*/p/control")
-        inner = Path(f"/proc/{node.pid(bundle)}/root/opt/gpushare/tenant/pipes/control")
+        inner = Path(f"/proc/{node.pid(bundle)}/root/.gpushare/tenant/pipes/control")
         assert inner.stat().st_ino == socket.stat().st_ino
         with node.bundle().run() as other:
             assert other.start()["code"] == 0
@@ -346,7 +346,7 @@ def test_verify_proves_it(node: MpsNode) -> None:
 
 
 def test_a_container_has_no_socket_of_the_control_daemon_but_that_of_clients(node: MpsNode) -> None:
-    script = 'cd /opt/gpushare/tenant/pipes && test -S control && test "$(ls -A)" = control'
+    script = 'cd /.gpushare/tenant/pipes && test -S control && test "$(ls -A)" = control'
     with node.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
         assert tenant.wait() == 0, tenant.errors
     (socket,) = (node.stack.root / "run" / "mps").glob("*/p/control_privileged")
@@ -356,7 +356,7 @@ def test_a_container_has_no_socket_of_the_control_daemon_but_that_of_clients(nod
 def test_root_in_a_container_changes_no_file_of_the_control_daemon(node: MpsNode) -> None:
     """The host's root would write through a link in place of the pid file."""
     script = """
-        cd /opt/gpushare/tenant/pipes || exit 2
+        cd /.gpushare/tenant/pipes || exit 2
         is_refused() {
             out=$(/bin/busybox "$@" 2>&1) && { echo "$* succeeded" >&2; exit 1; }
             case $out in *"Read-only file system"*) ;; *) echo "$*: $out" >&2; exit 1 ;; esac

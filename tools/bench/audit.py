@@ -28,7 +28,7 @@ CROWD = 20_000
 CROWD_SECONDS = 120.0  # until they have ended
 SECONDS = 10.0  # by then it is a failure, and no figure
 #: The driver itself: what is loaded past the filter is refused nothing.
-AROUND = (PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+AROUND = (PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
 SEEN_MS, FROZEN_MS = 1000.0, 1000.0
 LOOK_MS = Timing().sample_interval_seconds * 1e3
 

@@ -103,7 +103,7 @@ class Layered:
 
     def check_injected(self) -> None:
         """A create that gave no GPU would be fast, and no measurement."""
-        if "/opt/gpushare/tenant" not in json.dumps(self.bundle.read()["mounts"]):
+        if "/.gpushare/tenant" not in json.dumps(self.bundle.read()["mounts"]):
             raise BenchError(f"{self.bundle.path}/config.json has no mount of gpushare's")
 
     def check_bound(self, by: str) -> None:

@@ -29,7 +29,7 @@ def configure(name: str, sanitize: str = "") -> Path:
         "-DGPUSHARE_WERROR=ON",
         "-DGPUSHARE_TESTS=ON",
         f"-DGPUSHARE_SANITIZE={sanitize}",
-        f"-DGPUSHARE_DRIVER_DIR={folder}/lib/simulator",
+        f"-DGPUSHARE_TEST_DRIVER_DIR={folder}/lib/simulator",
     )
     return folder
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpushare import abi
 from gpushare.daemon.core.loop import Signal
 from gpushare.errors import UserError
 
@@ -19,8 +18,6 @@ from gpushare.errors import UserError
 MPS: Final = "mps"
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
-#: The pipe directory of its server in a container: no variable can redirect it.
-PIPES: Final = f"{abi.TENANT_DIR}/{abi.PIPES_NAME}"
 
 
 class MpsRefused(UserError):

@@ -17,12 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from gpushare import compatibility
+from gpushare import abi, compatibility
 from gpushare.compatibility import image as images
 from gpushare.compatibility import rules
 from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
-from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
+from gpushare.daemon.cards.mps_state import PIPE_ENV
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle.volume_libraries import find_libraries
 from gpushare.daemon.limits import AUDITED, INTERPOSER
@@ -45,7 +45,7 @@ from gpushare.oci import (
     search_path,
 )
 from gpushare.oci.cdi import CdiError
-from gpushare.oci.container import OURS, LibraryTree
+from gpushare.oci.container import IN_CONTAINER, LibraryTree
 from gpushare.oci.cuda_compat import Compat, CompatError
 from gpushare.oci.driver_files import CUDA, NVML, DriverCapabilities, DriverFiles, with_compat
 from gpushare.oci.edits import Edits, Mount
@@ -91,6 +91,8 @@ class ContainerEditor:
         program = str(self._libraries.parent / "bin" / "gpushare-hook")
         hook = container.binding_hook(program, str(self._node.config.socket), record.key)
         self._hooks = () if record.cgroup else (hook,)  # else its launcher binds it
+        is_hosts = image.is_hosts()
+        self._filters = _filters(state.node.host_libraries if is_hosts else self._libraries)
         self._directory = str(state.mounts.path(record.key))
         self._caches = self._node.config.state_dir / "ldcache"
 
@@ -114,7 +116,7 @@ class ContainerEditor:
             if found is None:
                 self._keep([_NO_ANSWER])
             paths += [f"{folders[number].destination}{path}" for number, path in found or ()]
-        mounts = container.covered(_filters(self._libraries), dict.fromkeys(paths))
+        mounts = container.covered(self._filters, dict.fromkeys(paths))
         return replace(edits, mounts=(*edits.mounts, *mounts))
 
     @cached_property
@@ -159,7 +161,7 @@ class ContainerEditor:
         return self._record.shared and is_alike
 
     def _wanted(self, chosen: DriverFileChoice) -> container.ContainerEdits:
-        host = container.HostFiles(chosen.files, _filters(self._libraries), self._node.platform)
+        host = container.HostFiles(chosen.files, self._filters, self._node.platform)
         image, names, hooks = self._image, self._names, self._hooks
         if not self._record.shared:
             return container.whole(host, names, rootfs=image, hooks=hooks, wanted=chosen.wanted)
@@ -237,12 +239,13 @@ class ContainerEditor:
         """
         grant = servers.admit(self._record.key, host_uid(self._original))
         self._keep((grant.note,) if grant.note else ())
+        pipes = f"{container.own_folder(self._image).tenant}/{abi.PIPES_NAME}"
         mounts = (
-            Mount(grant.folder, PIPES, _PIPE_OPTIONS),
+            Mount(grant.folder, pipes, _PIPE_OPTIONS),
             Mount(grant.shared_memory, SHARED_MEMORY, _SHARED_OPTIONS),
         )
         # For programs that reach the driver in another way: they are to find the server too.
-        env = {**edits.env, PIPE_ENV: PIPES}
+        env = {**edits.env, PIPE_ENV: pipes}
         return replace(edits, mounts=(*edits.mounts, *mounts), env=env)
 
     # The driver files that the container gets, and whether its image fits driver and cards. They
@@ -421,7 +424,7 @@ def mount_libraries(node: Node, mounts: TenantMounts) -> LibraryTree | None:
     """Return the libraries of every share, mounted as one tree; None: they cannot be."""
     files = container.tree_files(node.loaded().files, _filters(node.libraries))
     try:
-        return LibraryTree(str(mounts.library_tree(OURS, files)), files)
+        return LibraryTree(str(mounts.library_tree(IN_CONTAINER.top, files)), files)
     except OSError as error:
         log("library-tree-failed", "warning", error=str(error))
         return None

@@ -24,6 +24,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.host.mounts import FILTERS
 from gpushare.oci import container
+from gpushare.oci.container import ON_HOST
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
 from gpushare.protocol import HostProcessGrant, MountRow
@@ -133,7 +134,7 @@ def _closed(record: TenantRecord, node: Node) -> list[str]:
 def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[MountRow]:
     if not record.shared:
         return []
-    rows = [_row(mount) for mount in container.driver_mounts(node.loaded().files)]
+    rows = [_row(mount) for mount in container.driver_mounts(node.loaded().files, ON_HOST)]
     rows += [
         MountRow(
             source=str(node.host_libraries / name),
@@ -142,7 +143,8 @@ def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[Moun
         )
         for name in (CUDA, NVML)
     ]
-    rows += [_row(mount) for mount in container.tenant_mounts(str(mounts.path(record.key)))]
+    directory = str(mounts.path(record.key))
+    rows += [_row(mount) for mount in container.tenant_mounts(directory, ON_HOST)]
     return rows
 
 

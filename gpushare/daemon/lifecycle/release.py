@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpushare.abi import TENANT_DIR
+from gpushare import abi
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime, wait_readable
@@ -415,4 +415,6 @@ def _is_mounted(mountinfo: Path, device: int) -> bool:
         lines = os.fsdecode(read_at_most(file.fileno(), _MOST_BYTES)).splitlines()
     # number, parent, device, root, mount point (proc(5))
     fields = (line.split(" ", 5) for line in lines)
-    return any(len(line) > 4 and line[2] == wanted and TENANT_DIR in line[4] for line in fields)
+    mounted = [line[4] for line in fields if len(line) > 4 and line[2] == wanted]
+    folders = (abi.TENANT_DIR, f"{abi.HOST_DIR}/tenant")
+    return any(folder in place for place in mounted for folder in folders)

@@ -32,7 +32,6 @@ from gpushare import abi
 from gpushare.daemon.cards.mps_state import (
     MPS,
     PIPE_ENV,
-    PIPES,
     MpsCardState,
     MpsGrant,
     MpsRefused,
@@ -323,12 +322,12 @@ class ControlLog:
 def write_variables(grant: MpsGrant, pages: Pages | None) -> None:
     """Write the variables of a tenant's processes, for those that start from now on; OSError.
 
-    The file is beside the tenant's pages, and libhook/cuda/mps.c reads it. The mount point of the
-    pipe directory is made with them.
+    The file is beside the tenant's pages, and libhook/cuda/mps.c reads it. The pipe directory is
+    there too, so that no variable can redirect it, and its mount point is made with them.
     """
     if pages is None:
         return
-    variables = {**grant.variables, PIPE_ENV: PIPES}
+    variables = {**grant.variables, PIPE_ENV: abi.PIPES_NAME}
     text = "".join(f"{name}={value}\n" for name, value in variables.items())
 
     def write(pages: Pages) -> None:

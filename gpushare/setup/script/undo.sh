@@ -100,7 +100,7 @@ refuse_while_used() {
 
 # The processes that have a tenant's pages mounted, by container
 shares() {
-    grep -l ' /opt/gpushare/tenant ' /proc/[0-9]*/mountinfo 2>/dev/null |
+    grep -lF -e ' /.gpushare/tenant ' -e ' /opt/gpushare/tenant ' /proc/[0-9]*/mountinfo 2>/dev/null |
         while IFS=/ read -r _ _ pid _; do title "$pid"; done
 }
 

@@ -39,12 +39,13 @@ def compile_c(output: Path, source: str, *options: str) -> Path:
 
 
 @contextmanager
-def filters_over(driver: Path) -> Iterator[Path]:
+def filters_over(driver: Path, place: str = abi.HOST_DIR) -> Iterator[Path]:
     """Make a directory with both filters, as they are installed but for where the driver is.
 
-    They are those of the host, which find a tenant's pages by a variable.
+    They are those of the host, which find a tenant's pages by a variable, or those of containers.
     """
-    filters, folder_of_driver = device_file.libraries().parent / "host", f"{abi.HOST_DIR}/driver"
+    filters = device_file.libraries().parent / ("host" if place == abi.HOST_DIR else "")
+    folder_of_driver = f"{place}/driver"
     with TemporaryDirectory(prefix="gpushare-filters-") as name:
         folder = Path(name, "lib")
         folder.mkdir()

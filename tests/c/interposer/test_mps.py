@@ -85,6 +85,15 @@ def test_a_process_is_a_client_whatever_its_environment_says(
     assert clients(server) == 1
 
 
+def test_the_server_is_found_beside_the_pages(
+    simulated: ProgramContainer, server: MpsDaemon
+) -> None:
+    (simulated.tenant.directory / abi.PIPES_NAME).symlink_to(server.folder / "pipe")
+    require(simulated, {PIPES: abi.PIPES_NAME})
+    assert init(simulated) == (0, "")
+    assert clients(server) == 1
+
+
 def test_a_tenant_without_mps_is_no_client(simulated: ProgramContainer, server: MpsDaemon) -> None:
     assert init(simulated)[0] == 0
     assert clients(server) == 0

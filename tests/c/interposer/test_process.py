@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare import abi
+from gpushare.simulator import device_file
 
 from .client import *
+from .conftest import filters_over
 from .container import ProgramContainer
 from .inside import inside
 from .rank import Rank
@@ -67,6 +71,13 @@ def test_without_pages_there_is_no_gpu(
         f"gpushare: no GPU: the quota of this container is unknown: {simulated.tenant.directory}"
         f"{why}. Restart the container, and run `gpushare doctor` on the host.\n"
     )
+
+
+def test_the_library_of_containers_reads_no_variable(simulated: ProgramContainer) -> None:
+    with filters_over(device_file.libraries(), abi.CONTAINER_DIR) as libraries:
+        said, stderr = init(replace(simulated, libraries=libraries))
+    assert said == f"{SYSTEM_NOT_READY} {SYSTEM_NOT_READY}"
+    assert f"{abi.TENANT_DIR}/grant: No such file or directory" in stderr
 
 
 def test_on_the_host_the_environment_cannot_replace_pages_that_are_mounted(

@@ -19,7 +19,7 @@ from .conftest import end, ended, is_frozen, ready, steps
 
 GIB = 1 << 30
 #: The driver itself, where the filter libraries have it from.
-PRIVATE = "/opt/gpushare/driver/libcuda.so.1"
+PRIVATE = "/.gpushare/driver/libcuda.so.1"
 BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
 AROUND = {
     "by its private path": (PROGRAM, "--library", PRIVATE),

@@ -42,8 +42,8 @@ def inside(stack: Stack, script: str) -> None:
 def assert_untouched(mounts: Sequence[str]) -> None:
     """Nothing of ours is in a container with whole cards."""
     # The loader's names lead to the driver itself, in a tmpfs without anything of a share.
-    own = [path for path in mounts if path.startswith("/opt/gpushare/")]
-    assert [path for path in own if not path.startswith("/opt/gpushare/lib")] == []
+    own = [path for path in mounts if path.startswith("/.gpushare/")]
+    assert [path for path in own if not path.startswith("/.gpushare/lib")] == []
     assert any(path.endswith("/libcuda.so.1") for path in mounts)
 
 

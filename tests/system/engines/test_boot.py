@@ -43,7 +43,7 @@ DAEMON = {"bridge": "none", "iptables": False, "ip6tables": False, "ip-forward":
 BYPASS = (
     image.PROGRAM,
     "--library",
-    "/opt/gpushare/driver/libcuda.so.1",
+    "/.gpushare/driver/libcuda.so.1",
     f"alloc {9 * GIB}",
     "spin 4000000 1000000",
 )

@@ -174,5 +174,5 @@ def test_the_engines_edits_are_not_left_in_and_those_of_others_are(
             assert visible == ["NVIDIA_VISIBLE_DEVICES=all"]
         # The simulated driver lies beneath the interposer library alone.
         real = [path for path in container.mounts() if path.endswith("/libcuda.so.1")]
-        assert "/opt/gpushare/driver/libcuda.so.1" in real
+        assert "/.gpushare/driver/libcuda.so.1" in real
         assert container.information()["total"] == 4 * GIB

@@ -67,7 +67,7 @@ def assert_a_bypass_is_frozen(stack: Stack) -> None:
     """In a cgroup that the runtime made; in systemd's it is test_boot.py's."""
     log, client = stack.root / "gpushared.log", Client(stack.socket)
     wait_until(lambda: '"context-size-measured"' in log.read_text())
-    args = (PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+    args = (PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
     bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0

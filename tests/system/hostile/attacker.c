@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TENANT "/opt/gpushare/tenant/"
+#define TENANT "/.gpushare/tenant/"
 #define FDS 200
 
 static void could(const char *what, bool it)
@@ -52,7 +52,8 @@ static void grant(void)
 	could("put another in its place", rename(TENANT "status", TENANT "grant") == 0);
 	could("make a file beside it", open(TENANT "new", O_CREAT | O_WRONLY, 0600) >= 0);
 	could("link it elsewhere", link(TENANT "grant", "/tmp/grant") == 0);
-	could("take its folder away", rename("/opt/gpushare/tenant", "/opt/gpushare/old") == 0);
+	could("take its folder away", rename("/.gpushare/tenant", "/.gpushare/old") == 0);
+	could("take all of ours away", rename("/.gpushare", "/old") == 0);
 	could("remove the socket", unlink(TENANT "socket") == 0);
 }
 

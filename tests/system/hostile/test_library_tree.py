@@ -11,7 +11,7 @@ from gpushare import abi
 
 from .container import RuntimeContainer, RuntimeNamespace
 
-TOP = "/opt/gpushare"
+TOP = "/.gpushare"
 LIBRARIES = (f"{abi.DRIVER_DIR}/libcuda.so.1", f"{TOP}/lib/libcuda.so.1")
 
 
@@ -34,7 +34,7 @@ for path in {paths}; do
   try chmod 666 $path && could change the mode of $path
   for options in remount,rw remount,bind,rw; do
     try mount -o $options $path && could mount $path again, with $options
-    try mount -o $options /opt/gpushare && could mount it all again, with $options
+    try mount -o $options /.gpushare && could mount it all again, with $options
     try unshare -Urm mount -o $options $path && could mount $path again, in a namespace
     try unshare -Urm umount $path && could uncover $path, in a namespace
   done
@@ -54,10 +54,10 @@ def test_root_of_a_container_changes_nothing_in_it(container: RuntimeContainer) 
 
 
 REPLACE = """
-cd /opt/gpushare/lib
+cd /.gpushare/lib
 /bin/busybox umount libcuda.so.1
-/bin/busybox mount -o remount,rw /opt/gpushare
-/bin/busybox mount -o remount,bind,rw /opt/gpushare
+/bin/busybox mount -o remount,rw /.gpushare
+/bin/busybox mount -o remount,bind,rw /.gpushare
 /bin/busybox rm -f libcuda.so.1 && echo other >libcuda.so.1 && echo replaced >&2
 """
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gpushare import abi
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
+from gpushare.daemon.pages.status_page import StatusPage
 
 from .container import GIB, RuntimeContainer
 
@@ -88,7 +93,7 @@ def outcome(container: RuntimeContainer, source: Path, volume: str) -> str:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("destination", [LIBRARIES, "/usr", "/opt"])
+@pytest.mark.parametrize("destination", [LIBRARIES, "/usr", "/opt", abi.CONTAINER_DIR])
 def test_a_volume_stays_as_it_was(
     container: RuntimeContainer, source: Path, destination: str
 ) -> None:
@@ -97,7 +102,7 @@ def test_a_volume_stays_as_it_was(
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 @pytest.mark.parametrize("options", [("rshared",), ("ro", "rprivate")], ids=" ".join)
-@pytest.mark.parametrize("destination", ["/opt/gpushare", "/usr/lib", "/etc"])
+@pytest.mark.parametrize("destination", ["/opt/gpushare", "/run", "/usr/lib", "/etc"])
 def test_a_shared_volume_stays_as_it_was(
     container: RuntimeContainer, source: Path, destination: str, options: tuple[str, ...]
 ) -> None:
@@ -109,8 +114,7 @@ def assert_stays_as_it_was(
 ) -> None:
     copied(container, source, destination)
     mount(container, source, destination, *options)
-    # Every destination of gpushare's is beneath /opt, or in what the image has there.
-    refused = destination.startswith("/opt")
+    refused = destination == abi.CONTAINER_DIR
     assert outcome(container, source, destination) == ("refused" if refused else "served")
 
 
@@ -143,3 +147,19 @@ def test_no_library_is_left_in_the_layer(container: RuntimeContainer) -> None:
     done = container.call("run", "--bundle", str(container.path))
     assert done.returncode == 3, done.stderr
     assert "file too short" not in done.stdout + done.stderr
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("folder", [abi.CONTAINER_DIR, abi.HOST_DIR])
+def test_pages_that_an_image_ships_are_never_read(container: RuntimeContainer, folder: str) -> None:
+    [card] = container.place.client.cards()
+    forged = container.rootfs / folder.lstrip("/") / "tenant"
+    forged.mkdir(parents=True)
+    directory = os.open(forged, os.O_DIRECTORY)
+    try:
+        StatusPage.make(directory)
+        GrantPage.make(directory, "0" * 16, [CardGrant(card["uuid"], 9 * GIB, 0, 0)]).set_bound()
+    finally:
+        os.close(directory)
+    with container.started() as tenant:
+        assert tenant.ask("info")["total"] == GIB

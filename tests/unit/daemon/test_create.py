@@ -662,7 +662,7 @@ def test_what_a_namespace_has_together_is_bounded(
 #: A page that no privileged process follows a name in, and /dev/shm of a card in MPS mode, which
 #: the containers share.
 WRITABLE = {
-    "/opt/gpushare/tenant/status": "/run/tenants/KEY/pages/status",
+    "/.gpushare/tenant/status": "/run/tenants/KEY/pages/status",
     "/dev/shm": "/mps/CARD/shm",
 }
 
@@ -670,9 +670,9 @@ WRITABLE = {
 @pytest.mark.parametrize(
     ("env", "writable"),
     [
-        ([GPU], ["/opt/gpushare/tenant/status"]),
+        ([GPU], ["/.gpushare/tenant/status"]),
         (["GPUSHARE_COUNT=1"], []),
-        ([GPU, "GPUSHARE_BACKEND=mps"], ["/opt/gpushare/tenant/status", "/dev/shm"]),
+        ([GPU, "GPUSHARE_BACKEND=mps"], ["/.gpushare/tenant/status", "/dev/shm"]),
     ],
 )
 def test_no_mount_of_the_host_is_writable_but_these(

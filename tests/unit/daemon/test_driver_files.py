@@ -20,6 +20,8 @@ from gpushare.daemon.limits import effective_isolation
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci import cdi, driver_files, image_view
+from gpushare.oci.container import IN_CONTAINER, ON_HOST
+from gpushare.oci.image_view import ImageView
 from gpushare.oci.spec import Spec
 from gpushare.quota.request_policy import RequestPolicy
 from tests.unit.host import elf
@@ -70,7 +72,7 @@ def test_a_newer_compat_is_the_containers_driver(node: FakeDaemon, tmp_path: Pat
     with_compat(container)
     entry = given(container, node)
     folder = node.node.config.state_dir / "compat" / entry.compat
-    source = mounts(container)["/opt/gpushare/driver/libcuda.so.1"]
+    source = mounts(container)["/.gpushare/driver/libcuda.so.1"]
     assert source == f"{folder}/libcuda.so.{NEWER}"
     assert Path(source).read_bytes() == elf.library("libcuda.so.1")
     assert entry.notes[0].startswith(f"cuda-compat {NEWER} of the image is newer than")
@@ -89,6 +91,20 @@ def test_a_compat_that_is_not_newer_is_covered(
     assert not (node.node.config.state_dir / "compat").exists()
 
 
+def test_a_container_in_the_host_s_root_gets_the_host_s_library(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageView, "is_hosts", lambda _: True)
+    container = BundleToCreate(tmp_path / "b", SHARE)
+    given(container, node)
+    found = mounts(container)
+    ours = {path: source for path, source in found.items() if source.endswith("/libcuda.so.1")}
+    assert str(node.node.host_libraries / "libcuda.so.1") in ours.values()
+    assert str(node.node.libraries / "libcuda.so.1") not in ours.values()
+    assert not [path for path in found if path.startswith(IN_CONTAINER.top)]
+    assert f"{ON_HOST.tenant}/status" in found
+
+
 def test_a_card_that_no_compat_is_made_for_keeps_the_hosts_driver(tmp_path: Path) -> None:
     card = fakes.card(model="GeForce RTX 4090", datacenter=False)
     with fakes.node(tmp_path, FakeDriver(card)) as node:
@@ -96,7 +112,7 @@ def test_a_card_that_no_compat_is_made_for_keeps_the_hosts_driver(tmp_path: Path
         with_compat(container)
         [note] = given(container, node).notes
         assert "is not used: it requires data center cards, and GeForce RTX 4090 is not one" in note
-        real = mounts(container)["/opt/gpushare/driver/libcuda.so.1"]
+        real = mounts(container)["/.gpushare/driver/libcuda.so.1"]
         assert real == f"{tmp_path}/libcuda.so.1"
 
 
@@ -316,7 +332,7 @@ def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
         container.create(node)
 
 
-TOP = "/opt/gpushare"
+TOP = "/.gpushare"
 
 
 PROCESS = {"args": ["sh"], "env": ["PATH=/bin", SHARE], "cwd": "/"}

@@ -429,7 +429,7 @@ def create(upgraded: FakeDaemon, folder: Path) -> str:
     container = BundleToCreate(folder, SHARE, identity=folder.name)
     container.create(upgraded)
     mounts = {entry["destination"]: entry["source"] for entry in container.document()["mounts"]}
-    return str(mounts["/opt/gpushare/driver/libcuda.so.1"])
+    return str(mounts["/.gpushare/driver/libcuda.so.1"])
 
 
 def test_libraries_without_their_module_are_not_used(

@@ -8,9 +8,10 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 
 from gpushare.oci import cdi, container, cuda_compat, driver_files, ldcache, loader
 from gpushare.oci.container import (
-    OURS,
-    PRIVATE,
+    IN_CONTAINER,
+    ON_HOST,
     ContainerEdits,
     CoveredPath,
     HostFiles,
@@ -95,8 +96,8 @@ def test_a_share_in_full(host: HostFiles, rootfs: Rootfs) -> None:
     wanted = shared(host, rootfs)
     real = f"{LIBRARIES}/libcuda.so.{VERSION}"
     assert sources(wanted) == {
-        "/opt/gpushare/driver/libcuda.so.1": real,
-        "/opt/gpushare/driver/libnvidia-ml.so.1": f"{LIBRARIES}/libnvidia-ml.so.{VERSION}",
+        "/.gpushare/driver/libcuda.so.1": real,
+        "/.gpushare/driver/libnvidia-ml.so.1": f"{LIBRARIES}/libnvidia-ml.so.{VERSION}",
         **{
             f"{folder}/{name}": CUDA
             for folder in (LIBRARIES, "/usr/lib64")
@@ -111,8 +112,8 @@ def test_a_share_in_full(host: HostFiles, rootfs: Rootfs) -> None:
             f"{LIBRARIES}/libnvidia-ptxjitcompiler.so.{VERSION}"
         ),
         "/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi",
-        "/opt/gpushare/tenant": TENANT,
-        "/opt/gpushare/tenant/status": f"{TENANT}/status",
+        "/.gpushare/tenant": TENANT,
+        "/.gpushare/tenant/status": f"{TENANT}/status",
     }
     assert [device.path for device in wanted.edits.devices] == [
         "/dev/nvidiactl",
@@ -136,7 +137,7 @@ def test_every_mount_but_status_is_read_only_and_none_gives_privileges(
     for mount in shared(host, rootfs).edits.mounts:
         assert {"nosuid", "nodev"} <= set(mount.options)
         assert {"bind", "rbind"} & set(mount.options)
-        assert mount.read_only == (mount.destination != "/opt/gpushare/tenant/status")
+        assert mount.read_only == (mount.destination != "/.gpushare/tenant/status")
 
 
 def test_the_hook_names_the_tenant_and_inherits_nothing() -> None:
@@ -234,7 +235,7 @@ def test_whole_cards_get_the_driver_and_no_filter(host: HostFiles, rootfs: Rootf
     found = sources(wanted)
     assert CUDA not in found.values()
     assert NVML not in found.values()
-    assert not any(destination.startswith("/opt/gpushare") for destination in found)
+    assert not any(destination.startswith("/.gpushare") for destination in found)
     assert found[f"{LIBRARIES}/libcuda.so.1"] == f"{LIBRARIES}/libcuda.so.{VERSION}"
     assert found[f"{LIBRARIES}/libnvidia-opencl.so.{VERSION}"]
     assert [device.path for device in wanted.edits.devices] == [
@@ -367,9 +368,8 @@ HOST = HostFiles(DRIVER, Filters("/g/libcuda.so.1", "/g/libnvidia-ml.so.1"), PLA
 PATHS = (
     "/",
     "/opt",
-    "/opt/gpushare",
-    PRIVATE,
-    "/opt/gpushare/tenant",
+    "/.gpushare",
+    IN_CONTAINER.libraries,
     "/usr",
     "/usr/lib",
     LIBRARIES,
@@ -455,17 +455,86 @@ def test_the_loaders_cache_names_the_private_directory(image: Rootfs, tmp_path: 
     placed(image)
     found = placed(image, bind("/libraries"))
     assert found.volume == LIBRARIES
-    assert {Path(entry.path).parent for entry in found.wanted.cache} == {Path(PRIVATE)}
+    assert {Path(entry.path).parent for entry in found.wanted.cache} == {
+        Path(IN_CONTAINER.libraries)
+    }
     edits = with_cache(found, image, tmp_path)
     assert edits == found.wanted.edits  # the cache was replaced in the layer
     with pytest.raises(CoveredPath, match=f"at {LIBRARIES} covers the loader's directory"):
         with_cache(placed(image, bind("/libraries"), bind("/etc")), image, tmp_path)
 
 
-@pytest.mark.parametrize("path", ["/", "/opt", "/opt/gpushare", "/opt/gpushare/driver"])
-def test_a_mount_that_cannot_move_names_its_volume(image: Rootfs, path: str) -> None:
+@pytest.mark.parametrize("path", ["/", "/.gpushare", "/.gpushare/lib", "/.gpushare/../.gpushare"])
+def test_a_volume_where_our_folder_is_has_its_name_in_the_refusal(image: Rootfs, path: str) -> None:
+    with pytest.raises(CoveredPath, match=rf"the volume at {normpath(path)} covers /\.gpushare,"):
+        placed(image, bind(path))
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt", "/opt/gpushare", "/opt/gpushare/tenant", "/run", "/usr/x"]
+)
+def test_no_other_volume_moves_our_folder(image: Rootfs, path: str) -> None:
+    assert ours(placed(image, bind(path, "rshared"))) == ours(placed(image))
+
+
+@pytest.mark.parametrize("path", ["/opt", "/opt/gpushare", "/opt/gpushare/driver"])
+def test_in_the_host_s_root_a_volume_cannot_be_where_ours_is(
+    image: Rootfs, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(Rootfs, "is_hosts", lambda _: True)
+    assert f"{ON_HOST.driver}/libcuda.so.1" in sources(placed(image).wanted)
     with pytest.raises(CoveredPath, match=f"the volume at {path} covers /opt/gpushare/driver/"):
         placed(image, bind(path))
+
+
+def test_a_library_of_whole_cards_is_in_no_volume_of_the_host_s_root(
+    image: Rootfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rootfs, "is_hosts", lambda _: True)
+    wanted = container.whole(HOST, [("0",)], rootfs=image, hooks=())
+    spec = Spec({"mounts": [bind(LIBRARIES), bind("/opt")]})
+    with pytest.raises(CoveredPath, match="the volume at /opt covers /opt/gpushare/lib,"):
+        container.place(wanted, spec, image, DRIVER)
+
+
+def a_file(path: Path) -> None:
+    path.touch()
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to("/usr")
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to("/nothing")
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [a_file, a_link, a_link_to_nothing, a_link_to_itself, a_pipe])
+def test_an_image_that_has_our_folder_s_name_is_refused_by_it(
+    loaded: Rootfs, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / ".gpushare")
+    with pytest.raises(CoveredPath, match=r"has a file or a link at /\.gpushare, .* Remove it"):
+        placed(loaded)
+
+
+def test_what_an_image_has_in_our_folder_decides_nothing(loaded: Rootfs, tmp_path: Path) -> None:
+    """Forged pages there, or links to other places, are covered by one mount."""
+    before = placed(loaded)
+    forged = tmp_path / ".gpushare"
+    (forged / "tenant").mkdir(parents=True)
+    (forged / "tenant/grant").write_text("forged")
+    (forged / "lib").symlink_to("/usr")
+    (forged / "driver").symlink_to("/opt")
+    assert placed(loaded).wanted == before.wanted
 
 
 def test_a_spec_of_endless_mounts_is_refused(image: Rootfs) -> None:
@@ -491,7 +560,10 @@ def test_a_volume_over_the_libraries_needs_a_cache_of_the_image(
 TREE = LibraryTree("/run/tree", container.tree_files(DRIVER, HOST.filters))
 
 
-TENANT_MOUNT = "/opt/gpushare/tenant"
+TOP = IN_CONTAINER.top
+
+
+TENANT_MOUNT = IN_CONTAINER.tenant
 
 
 @pytest.fixture
@@ -504,14 +576,14 @@ def loaded(tmp_path: Path) -> Iterator[Rootfs]:
 
 
 def ours(found: PlacedEdits) -> list[Mount]:
-    return [m for m in found.wanted.edits.mounts if f"{m.destination}/".startswith(f"{OURS}/")]
+    return [m for m in found.wanted.edits.mounts if f"{m.destination}/".startswith(f"{TOP}/")]
 
 
 def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None:
     single = placed(loaded)
     found = container.with_tree(single, TREE)
     assert [(m.source, m.destination) for m in ours(found)] == [
-        ("/run/tree", OURS),
+        ("/run/tree", TOP),
         ("/run/t", TENANT_MOUNT),
         ("/run/t/status", f"{TENANT_MOUNT}/status"),
     ]
@@ -526,7 +598,7 @@ def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None
 def test_a_container_with_another_library_has_single_mounts(loaded: Rootfs) -> None:
     """A newer cuda-compat of the loaded is its libcuda."""
     single = placed(loaded)
-    other = {**TREE.files, "/opt/gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
+    other = {**TREE.files, "/.gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
     assert container.with_tree(single, LibraryTree("/run/tree", other)) is single
 
 
@@ -679,12 +751,12 @@ def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
         host, [("0",)], rootfs=rootfs, hooks=(), tenant_directory="/run/tenant"
     )
     mounts = {mount.destination: mount.source for mount in given.edits.mounts}
-    assert mounts["/opt/gpushare/driver/libcuda.so.1"] == f"{folder}/libcuda.so.{NEWER}"
+    assert mounts["/.gpushare/driver/libcuda.so.1"] == f"{folder}/libcuda.so.{NEWER}"
     # libcuda loads the parts of its own version, and NVML is the kernel's.
     jit = f"{folder}/libnvidia-ptxjitcompiler.so.{NEWER}"
     assert mounts[f"{LIBRARIES}/libnvidia-ptxjitcompiler.so.1"] == jit
     assert f"{LIBRARIES}/libnvidia-gpucomp.so.{NEWER}" in mounts
-    nvml = mounts["/opt/gpushare/driver/libnvidia-ml.so.1"]
+    nvml = mounts["/.gpushare/driver/libnvidia-ml.so.1"]
     assert nvml == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
     assert mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == "/filter/libcuda.so.1"
     assert mounts[f"/{FOLDER}/libnvidia-ptxjitcompiler.so.{NEWER}"] == jit
