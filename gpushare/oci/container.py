@@ -228,9 +228,9 @@ def _env(edits: CdiEdits) -> dict[str, str]:
 # or in the source of a volume, which is a folder of the host. Therefore:
 #
 # - No mount goes beneath a volume. The volume's content is not looked at, because it may be slow or
-#   change. A library moves to /.gpushare/lib, and the loader's cache names it there. Another file is
-#   left out, with a note. The exception is a libcuda of the volume that programs find first: another
-#   process looks for it, and a filter goes over it.
+#   change. A library moves to /.gpushare/lib, and the loader's cache names it there. Another file
+#   is left out, with a note. The exception is a libcuda of the volume that programs find first:
+#   another process looks for it, and a filter goes over it.
 # - Missing mount points in the layer are created here, through the rootfs's descriptor: the root of
 #   a user namespace may not be permitted to.
 # - /.gpushare is a tmpfs, so the mount points in it cost next to nothing, and leave one empty

@@ -338,6 +338,10 @@ def read(name: str, source: ValueSource, text: str, known: Mapping[str, Key]) ->
         raise QuotaError(str(source), text, bad.rule, bad.fix) from bad
 
 
+_MOST_SUGGESTIONS: Final = 16  # each compares with all keys, and an image writes any number
+_REMOVE: Final = "remove it"
+
+
 class Diagnostics(list[Diagnostic]):
     """The problems of one request, in the order in which they were found."""
 
@@ -345,6 +349,9 @@ class Diagnostics(list[Diagnostic]):
         self, name: str, source: ValueSource, text: str, known: Mapping[str, Key]
     ) -> RequestedValue | None:
         """Return what `text` requests under `name`; None where it is refused, which is added."""
+        if name not in known and len(self) >= _MOST_SUGGESTIONS:
+            self.append(Diagnostic(QuotaError(str(source), text, "unknown key", _REMOVE), source))
+            return None
         try:
             return read(name, source, text, known)
         except QuotaError as error:

@@ -455,3 +455,19 @@ def test_an_annotation_that_the_pod_has_too_is_the_pods() -> None:
     assert rows(parse_request(annotations, {}, of_pod={}).valid().requested) == {
         "memory": "2GiB annotation"
     }
+
+
+def test_only_the_first_unknown_keys_are_compared_with_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An image with a hundred thousand of them would keep each start busy for seconds."""
+    compared: list[str] = []
+
+    def compare(word: str, *_: object, **__: object) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr("gpushare.quota.keys.get_close_matches", compare)
+    variables = {f"GPUSHARE_NONE_{number}": "x" for number in range(1000)}
+    assert len(parse_request({}, variables).diagnostics) == 1000
+    assert len(compared) == 16
