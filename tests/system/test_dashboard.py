@@ -18,12 +18,24 @@ from gpushare.history.reader import HistoryReader, HistoryUnreadable
 from gpushare.quota.size import format_size, format_use
 from gpushare.verify.runners import ProbeTenant, spawn
 from tests.browser import WAIT_SECONDS, Browser, chromium
-from tests.dashboard_pictures import address_of, start
 from tests.stack import Stack
 from tests.stack.program import ServiceProcess
 
 pytestmark = pytest.mark.needs("chromium")
 GIB = 1 << 30
+
+
+def start(stack: Stack) -> ServiceProcess:
+    """Start a dashboard of the stack, on a free port, and wait for its address."""
+    words = [*stack.cli, "dashboard", "--listen", "127.0.0.1:0"]
+    program = stack.start("dashboard", words)
+    program.wait_until(lambda: "http" in program.log.read_text())
+    return program
+
+
+def address_of(program: ServiceProcess) -> str:
+    """Return the address that it printed last."""
+    return str(re.findall(r"https?://\S+", program.log.read_text())[-1])
 
 
 @pytest.fixture(scope="module")
