@@ -156,8 +156,8 @@ INVARIANTS: Final = (
         "one-container-of-a-pod",
         "A pod annotation that names no container is for one container of the pod.",
         f"{_DAEMON}/lifecycle/create.py",
-        "if record.container != pod.container),",
-        'if record.container == ""),',
+        "for container in others if container != pod.container)",
+        'for container in others if container == "")',
         (f"{_TESTS}/test_create.py::test_a_second_container_is_refused_with_the_names_to_write",),
     ),
     # --- nothing is allocated twice ---
