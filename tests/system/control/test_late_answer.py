@@ -65,7 +65,7 @@ def path(node: FakeDaemon, begun: Begun) -> Iterator[Path]:
     readers.finish(5)
 
 
-class Caller:
+class OpenRequest:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.connect(str(path))
@@ -90,7 +90,7 @@ class Caller:
 
 @pytest.mark.gate
 def test_an_answer_waits_for_what_was_begun_and_is_sent_once(path: Path, begun: Begun) -> None:
-    first, second = Caller(path), Caller(path)
+    first, second = OpenRequest(path), OpenRequest(path)
     first.begin("bind")
     end = begun.get()
     second.begin("reload")
