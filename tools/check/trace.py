@@ -172,7 +172,8 @@ def _of_daemon() -> list[Traced]:
             (folder / "config.json").write_text(json.dumps(_CONTAINER))
             key, window = _timed(partial(_create, stack.socket, folder))
             creates.append(window)
-            stack.client.exchange("release", {"key": key, "id": folder.name})
+            # What follows a release is over before the set.
+            _timed(partial(stack.client.exchange, "release", {"key": key, "id": folder.name}))
             size = f"{4 + number % 2}GiB"
             _, window = _timed(partial(stack.client.set, "traced", memory=size, cores="20"))
             sets.append(window)
@@ -209,11 +210,13 @@ def _timed(operation: Callable[[], _T]) -> tuple[_T, Window]:
 
 def _in_each(operation: str, calls: Sequence[TracedCall], windows: Sequence[Window]) -> Traced:
     """Return what runs in each of `windows` on the thread that does most of it."""
-    functions = []
-    for window in windows:
-        within = [call for call in calls if window.begun <= call.at <= window.answered]
-        [(thread, _)] = Counter(call.thread for call in within).most_common(1)
-        functions.append(frozenset(call.function for call in within if call.thread == thread))
+    within = [
+        [call for call in calls if window.begun <= call.at <= window.answered] for window in windows
+    ]
+    [(thread, _)] = Counter(call.thread for calls in within for call in calls).most_common(1)
+    functions = (
+        frozenset(call.function for call in calls if call.thread == thread) for calls in within
+    )
     return Traced(operation, frozenset.intersection(*functions))
 
 
