@@ -114,9 +114,13 @@ class Namespace:
         return done.stdout
 
     def mounts(self) -> list[list[str]]:
-        """Return the fields of its table of mounts (proc(5))."""
+        """Return the fields of its table of mounts (proc(5)), as far as they can be in the way.
+
+        The others are the host's, and go when their folders are removed there.
+        """
         lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
-        return [line.split() for line in lines]
+        fields = (line.split() for line in lines)
+        return [row for row in fields if row[4] == "/" or row[4].startswith(("/proc", "/p"))]
 
     def close(self) -> None:
         self._process.kill()
