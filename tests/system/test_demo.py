@@ -33,7 +33,8 @@ def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.Mo
     with Stack() as stack:
         stack.configure(audit={"over_quota": "observe"})
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            shutil.copy(stack.installation.simulator / name, stack.installation.libraries / name)
+            bare = stack.installation.simulator / name
+            shutil.copy(bare, stack.installation.libraries / "host" / name)
         stack.start_daemon()
         report = Report()
         assert not MemoryScenario(stack.host(), stack.cli, report).run()
