@@ -72,7 +72,7 @@ _POD: Final = {
 
 #: How many modules an operation may run through. Two more than counted today where a module may
 #: run on either of two threads.
-LIMITS: Final = {"create": 39, "set": 30, "explain": 41}
+LIMITS: Final = {"create": 41, "set": 32, "explain": 41}
 
 
 @dataclass(frozen=True)
