@@ -289,7 +289,7 @@ def _guarded(call: Callable[[], Any]) -> Any:
 
 
 def client_of(link: socket.socket, address: Any) -> Hashable:
-    """Return who is on the other end: a user, an address, or a network of IPv6.
+    """Return the client: a uid, an IPv4 address, or the first 64 bits of an IPv6 address.
 
     The users of this machine cannot be told apart on loopback, which has many addresses. Of large
     uids, which a user has 65536 of by subuid(5), the neighbors count as one.

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The users of this host: subordinate uids (subuid(5)) belong to the user who may map them.
+"""The users of this host. A subordinate uid (subuid(5)) belongs to the user who may map it.
 
 What a limit allows one user is for an account and its ranges together. Ranges may overlap: a uid in
 two of them counts for both owners. A uid of no account and no range is somebody's who can make many
 of them (a user namespace, a file system), and all such are one user.
 
 Files are read when they have changed. Other sources (nsswitch.conf(5)) may not answer, so that a
-thread asks them; until it has, their uids are such strangers.
+thread asks them, again after some minutes; until it has, their uids are such strangers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import pwd
 import threading
 import time
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-#: Who a uid is: names of accounts, and numbers of those that have none.
+#: Whose a uid is: names of accounts, and numbers of those that are not in passwd(5).
 Owners = frozenset[str]
 
 STRANGERS: Final = frozenset({"strangers"})
@@ -31,6 +32,8 @@ _LOCAL: Final = frozenset({"files", "compat", "systemd", "db"})
 _MOST_LINES: Final = 65_536
 _MOST_KNOWN: Final = 4096
 _LOOK_SECONDS: Final = 1.0
+_ASK_SECONDS: Final = 300.0
+_NEVER: Final[tuple[Owners, float]] = (frozenset(), -math.inf)
 _LIBRARIES: Final = ("libsubid.so.5", "libsubid.so.4", "libsubid.so.3")
 
 
@@ -64,7 +67,8 @@ class HostUsers:
         self._local: dict[int, Owners] = {}  # by the files
         self._files = _Files()
         self._stamp: tuple[object, ...] = ()
-        self._told: OrderedDict[int, Owners] = OrderedDict()  # by other sources
+        # By other sources, and when they were asked.
+        self._told: OrderedDict[int, tuple[Owners, float]] = OrderedDict()
         self._asking = False
         self._lock = threading.Lock()
 
@@ -75,12 +79,13 @@ class HostUsers:
         with self._lock:
             self._read()
             subids = self._files.asks_subids
-            local, told = self._of_files(uid), self._told.get(uid)
-            if told is None and (not local or subids) and not self._asking:
+            local, (_, asked) = self._of_files(uid), self._told.get(uid, _NEVER)
+            is_due = self._clock() - asked > _ASK_SECONDS
+            if is_due and (not local or subids) and not self._asking:
                 self._asking = True
                 self._start(lambda: self._learn(uid, subids=subids))
-                told = self._told.get(uid)  # where it was done at once
-        return local | (told or frozenset()) or STRANGERS
+            told, _ = self._told.get(uid, _NEVER)
+        return local | told or STRANGERS
 
     def _of_files(self, uid: int) -> Owners:
         known = self._local.get(uid)
@@ -104,7 +109,7 @@ class HostUsers:
 
     def _learn(self, uid: int, *, subids: bool) -> None:
         try:
-            self._told[uid] = self._ask(uid, subids)
+            self._told[uid] = self._ask(uid, subids), self._clock()
             if len(self._told) > _MOST_KNOWN:
                 self._told.popitem(last=False)
         finally:
@@ -164,11 +169,10 @@ def _asks_subids(lines: Iterable[str]) -> bool:
 
 def _asked(uid: int, *, subids: bool) -> Owners:
     """Ask the sources of nsswitch.conf; may take as long as they do."""
-    uids = {uid, *(_subid_owners(uid) if subids else ())}
-    owners = set()
-    for one in uids:
-        with suppress(KeyError):
-            owners.add(pwd.getpwuid(one).pw_name)
+    owners = set[str]()
+    for owner in {uid, *(_subid_owners(uid) if subids else ())}:
+        with suppress(KeyError):  # the number as well: subuid(5) may name it by that
+            owners |= {pwd.getpwuid(owner).pw_name, str(owner)}
     return frozenset(owners)
 
 
@@ -177,7 +181,7 @@ def _subid_owners(uid: int) -> list[int]:
     for name in _LIBRARIES:
         with suppress(OSError, AttributeError):
             library = ctypes.CDLL(name)
-            found = ctypes.POINTER(ctypes.c_uint)()
-            count = library.subid_get_uid_owners(ctypes.c_uint(uid), ctypes.byref(found))
-            return [int(found[number]) for number in range(max(0, count))]
+            owners = ctypes.POINTER(ctypes.c_uint)()
+            count = library.subid_get_uid_owners(ctypes.c_uint(uid), ctypes.byref(owners))
+            return [int(owners[number]) for number in range(max(0, count))]
     return []

@@ -61,10 +61,10 @@ def find_libraries(folders: Sequence[tuple[str, str]]) -> list[tuple[int, str]] 
 def main(text: str) -> None:
     """Print the answer for folders as JSON, in the process that lists them."""
     folders = [(str(source), str(path)) for source, path in json.loads(text)]
-    sys.stdout.write(json.dumps([*itertools.islice(_found(folders), _MOST_NAMES)]))
+    sys.stdout.write(json.dumps([*itertools.islice(_libraries_in(folders), _MOST_NAMES)]))
 
 
-def _found(folders: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
+def _libraries_in(folders: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
     for number, (source, folder) in enumerate(folders):
         with suppress(OSError):
             fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -91,6 +91,18 @@ def test_other_sources_are_asked_once_and_not_waited_for(etc: Path) -> None:
     assert sources.asked == [(5000, False)]
 
 
+def test_an_account_that_another_source_has_later_is_no_stranger_for_ever(etc: Path) -> None:
+    now = 0.0
+    sources = Sources()
+    host = HostUsers(etc, sources.ask, lambda job: job(), lambda: now)
+    assert host.owners(5000) == STRANGERS
+    sources.answers[5000] = "zoe"
+    assert host.owners(5000) == STRANGERS
+    now = 301.0
+    assert host.owners(5000) == {"zoe"}
+    assert len(sources.asked) == 2
+
+
 def test_where_subids_have_another_source_it_is_asked_too(etc: Path) -> None:
     (etc / "nsswitch.conf").write_text("passwd: files sss\nsubid: sss\n")
     sources = Sources(u100001="zoe")
