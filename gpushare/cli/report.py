@@ -16,7 +16,7 @@ from gpushare.cli.history import parse_duration
 from gpushare.cli.text import terminal_table
 from gpushare.client import DaemonUnreachable
 from gpushare.errors import ErrorCode, UserError
-from gpushare.events import read_events
+from gpushare.events_file import read_events
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader, HistoryUnreadable
 from gpushare.history.reports import LABELS, REPORTS, ReportSource, make_report

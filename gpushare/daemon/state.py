@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.core.log import Durations
+from gpushare.daemon.core.durations import Durations
 from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, WorkerPool
 from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.node import Node

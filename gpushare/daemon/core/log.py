@@ -13,19 +13,16 @@ are not charged.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import os
 import threading
 import time
-from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpushare.events import LASTING, SENT_BY_TENANTS, UNCHARGED
-from gpushare.metrics_schema import BOUNDS, OperationMetrics
 
 #: Called with (seconds since the epoch, event, level, fields) of each; they return at once.
 Sink = Callable[[float, str, str, Mapping[str, Any]], None]
@@ -187,34 +184,3 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
         os.write(_STDERR, line.encode() + b"\n")
     for sink in tuple(sinks):
         sink(now, event, level, fields)
-
-
-#: What launcher, hook and `gpushare run` ask.
-TIMED: Final = ("create", "bind", "release", "open")
-
-
-class Durations:
-    """Counts since the daemon's start. Any thread may note and ask."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._metrics = {
-            operation: OperationMetrics(buckets=[0] * (len(BOUNDS) + 1), seconds=0.0, failures={})
-            for operation in TIMED
-        }
-
-    def note(self, op: object, seconds: float, failure: str | None = None) -> None:
-        """Note that `op` was answered after `seconds`; `failure` is the code of a refusal."""
-        metrics = self._metrics.get(op) if isinstance(op, str) else None
-        if metrics is None:
-            return
-        with self._lock:
-            metrics["buckets"][bisect_left(BOUNDS, seconds)] += 1
-            metrics["seconds"] += seconds
-            if failure is not None:
-                metrics["failures"][failure] = metrics["failures"].get(failure, 0) + 1
-
-    def figures(self) -> dict[str, OperationMetrics]:
-        """Return what was noted."""
-        with self._lock:
-            return copy.deepcopy(self._metrics)

@@ -30,15 +30,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.daemon.core.log import event_owner, log
-from gpushare.events import (
-    CACHE_KIB,
-    EVENT_COLUMNS,
-    EVENTS_FILE,
-    KEPT,
-    LASTING,
-    event_of,
-    open_events,
-)
+from gpushare.events import KEPT, LASTING
+from gpushare.events_file import CACHE_KIB, EVENT_COLUMNS, EVENTS_FILE, event_of, open_events
 from gpushare.history.sqlite_file import prepare, put_aside, storable, used_bytes
 from gpushare.protocol import HistoryEvent
 

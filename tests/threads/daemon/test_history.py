@@ -22,7 +22,8 @@ from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.events import EVENTS, EVENTS_FILE, KEPT, read_events
+from gpushare.events import EVENTS, KEPT
+from gpushare.events_file import EVENTS_FILE, read_events
 from gpushare.protocol import HistoryEvent
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
