@@ -85,6 +85,37 @@ class _Point:
     ungated_ns: int = 0  # of that, with work that was submitted at a closed gate
 
 
+class _Grown:
+    """What the sums have grown between two points, as percent of the time that it is known for."""
+
+    __slots__ = ("_last", "_since", "counted_ns", "span_ns")
+
+    def __init__(self, since: _Point, last: _Point) -> None:
+        self._since, self._last = since, last
+        self.span_ns = last.at_ns - since.at_ns
+        self.counted_ns = last.counted_ns - since.counted_ns
+
+    def got(self) -> float | None:
+        last, since = self._last, self._since
+        return _percent(last.got_ns - since.got_ns, last.known_ns - since.known_ns)
+
+    def missed(self) -> float | None:
+        last, since = self._last, self._since
+        return _percent(last.missed_ns - since.missed_ns, last.known_ns - since.known_ns)
+
+    def driver(self) -> float | None:
+        return _percent(self._last.driver_ns - self._since.driver_ns, self.span_ns)
+
+    def claimed(self) -> float | None:
+        return _percent(self._last.claimed_ns - self._since.claimed_ns, self.counted_ns)
+
+    def ungated(self) -> float | None:
+        return _percent(self._last.ungated_ns - self._since.ungated_ns, self.counted_ns)
+
+    def has_windows(self) -> bool:
+        return self._last.windows != self._since.windows
+
+
 class _Course:
     """One tenant on one card over the last minute."""
 
@@ -125,17 +156,14 @@ class _Course:
             del self._points[: self._place(max(WINDOWS))]
         if percent or self._last.got_ns > got_ns:
             self._active = time.time()
-        since = {seconds: self._since(seconds) for seconds in WINDOWS}
-        checked = since[CHECKED]
-        driver = NO_FIGURES
-        if says:
-            driver = {span: self._rate("driver_ns", "at_ns", since[span]) for span in WINDOWS}
+        grown = {seconds: self._grown(seconds) for seconds in WINDOWS}
+        checked = grown[CHECKED]
         return ComputeUsage(
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
-            cores_used={span: self._got(since[span]) for span in WINDOWS} if source else NO_FIGURES,
+            cores_used={span: grown[span].got() for span in WINDOWS} if source else NO_FIGURES,
             throttled=(
-                {span: self._throttled(since[span]) for span in WINDOWS} if source else NO_FIGURES
+                {span: _part(grown[span].missed()) for span in WINDOWS} if source else NO_FIGURES
             ),
             charged_ns=0 if gate is None else gate.charged_ns,
             windows=0 if gate is None else gate.windows,
@@ -144,16 +172,14 @@ class _Course:
             throttled_ns=self._waited.throttled_ns,
             is_hung=gate is not None and gate.hung and not silent,
             silent=silent,
-            driver=driver,
-            ungated_percent=self._rate("ungated_ns", "counted_ns", checked),
-            claimed_percent=self._rate("claimed_ns", "counted_ns", checked),
-            charged_percent=self._got(checked) if source == GATE else None,
-            is_compared=says and source == GATE and at_ns - checked.at_ns >= _CORRECTED_LEAST_NS,
-            lately_percent=(
-                self._rate("driver_ns", "at_ns", self._since(LATELY)) if says else None
-            ),
-            owed_percent=self._owed(since) if says and source == GATE else 0.0,
-            gate_bypassed=says and self._is_bypassed(since),
+            driver={span: grown[span].driver() for span in WINDOWS} if says else NO_FIGURES,
+            ungated_percent=checked.ungated(),
+            claimed_percent=checked.claimed(),
+            charged_percent=checked.got() if source == GATE else None,
+            is_compared=says and source == GATE and checked.span_ns >= _CORRECTED_LEAST_NS,
+            lately_percent=self._grown(LATELY).driver() if says else None,
+            owed_percent=_owed(grown) if says and source == GATE else 0.0,
+            gate_bypassed=says and self._is_bypassed(grown),
             got_ns=self._last.got_ns,
             last_active=self._active,
         )
@@ -187,60 +213,50 @@ class _Course:
         )
         self._gate = gate
 
-    def _since(self, seconds: int) -> _Point:
-        """Return the point that is so long ago, the oldest where there is none."""
-        return self._points[self._place(seconds)]
+    def _grown(self, seconds: int) -> _Grown:
+        """Return what has come in so long a time, or since the oldest point."""
+        return _Grown(self._points[self._place(seconds)], self._last)
 
     def _place(self, seconds: int) -> int:
         wanted_ns = self._last.at_ns - seconds * _SECOND
-        return max(0, bisect_right(self._points, wanted_ns, key=lambda point: point.at_ns) - 1)
+        return max(0, bisect_right(self._points, wanted_ns, key=_moment) - 1)
 
-    def _rate(self, part: str, whole: str, since: _Point) -> float | None:
-        """Return the percent that one sum has grown of another since then."""
-        grown = (getattr(self._last, name) - getattr(since, name) for name in (part, whole))
-        return _percent(*grown)
-
-    def _got(self, since: _Point) -> float | None:
-        return self._rate("got_ns", "known_ns", since)
-
-    def _throttled(self, since: _Point) -> float | None:
-        percent = self._rate("missed_ns", "known_ns", since)
-        return None if percent is None else percent / 100
-
-    def _owed(self, since: Mapping[int, _Point]) -> float:
-        """Return by how many percent the driver's figure is above the charge, and not by chance."""
-        for span in _SPANS:
-            driver, charged = self._rate("driver_ns", "at_ns", since[span]), self._got(since[span])
-            if driver is None or charged is None:
-                continue
-            seconds = (self._last.at_ns - since[span].at_ns) / _SECOND
-            if driver - charged > CORRECTED_PERCENT + chance_percent(charged, seconds):
-                return driver - charged
-        return 0.0
-
-    def _is_bypassed(self, since: Mapping[int, _Point]) -> bool:
-        checked = since[CHECKED]
-        driver = self._rate("driver_ns", "at_ns", checked)
-        ungated = self._rate("ungated_ns", "counted_ns", checked) or 0.0
-        if driver is None or self._last.counted_ns - checked.counted_ns < _CHECKED_LEAST_NS:
+    def _is_bypassed(self, grown: Mapping[int, _Grown]) -> bool:
+        checked = grown[CHECKED]
+        if checked.counted_ns < _CHECKED_LEAST_NS:
+            return False
+        driver = checked.driver()
+        if driver is None:
             return False
         gate = self._gate
         # Then it cannot have launched anything since, whatever it claims.
         is_closed = gate is not None and gate.mode == abi.GATE_CLOSED and not gate.hung
-        has_no_window = is_closed and self._last.windows == checked.windows
+        has_no_window = is_closed and not checked.has_windows()
         return (
-            any(self._is_above_its_claims(since[span]) for span in _SPANS)
-            or min(driver, ungated) > _MORE_PERCENT
+            any(_is_above_its_claims(grown[span]) for span in _SPANS)
+            or min(driver, checked.ungated() or 0.0) > _MORE_PERCENT
             or (driver > _MORE_PERCENT and has_no_window)
         )
 
-    def _is_above_its_claims(self, since: _Point) -> bool:
-        driver = self._rate("driver_ns", "at_ns", since)
-        claimed = self._rate("claimed_ns", "counted_ns", since)
-        if driver is None or claimed is None:
-            return False
-        most = max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
-        return driver > most + chance_percent(claimed, (self._last.at_ns - since.at_ns) / _SECOND)
+
+def _owed(grown: Mapping[int, _Grown]) -> float:
+    """Return by how many percent the driver's figure is above the charge, and not by chance."""
+    for span in _SPANS:
+        driver, charged = grown[span].driver(), grown[span].got()
+        if driver is None or charged is None or driver - charged <= CORRECTED_PERCENT:
+            continue
+        seconds = grown[span].span_ns / _SECOND
+        if driver - charged > CORRECTED_PERCENT + chance_percent(charged, seconds):
+            return driver - charged
+    return 0.0
+
+
+def _is_above_its_claims(grown: _Grown) -> bool:
+    driver, claimed = grown.driver(), grown.claimed()
+    if driver is None or claimed is None or driver <= claimed + _MORE_PERCENT:
+        return False
+    most = max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
+    return driver > most + chance_percent(claimed, grown.span_ns / _SECOND)
 
 
 class ComputeMeter:
@@ -382,5 +398,13 @@ def _log_changes(record: TenantRecord, uuid: str, before: ComputeUsage, now: Com
         log("tenant-hung", "warning", **tenant)
 
 
+def _moment(point: _Point) -> int:
+    return point.at_ns
+
+
 def _percent(part: int, whole: int) -> float | None:
     return None if whole < _APART_NS else min(100.0, 100 * part / whole)
+
+
+def _part(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100

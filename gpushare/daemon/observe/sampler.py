@@ -20,6 +20,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -400,7 +401,7 @@ def free_dead_records(record: TenantRecord, pages: Pages) -> None:
 
     Nothing happens to a tenant that is not bound: its processes are not known yet.
     """
-    _Search(pages).free(record, time.thread_time() + _LOOK_SECONDS)
+    _Search(pages).free(record, time.thread_time() + _LOOK_SECONDS, Cgroups.mounted)
 
 
 class DeadRecords:
@@ -416,6 +417,7 @@ class DeadRecords:
         self._searches = {key: self._searches[key] for key in keys if key in self._searches}
         first = next((place for place, key in enumerate(keys) if key >= self._next), 0)
         until = time.thread_time() + PASS_SECONDS
+        mounted = cache(Cgroups.mounted)  # at most once a pass
         for key in keys[first:] + keys[:first]:
             now = time.thread_time()
             if now >= until:
@@ -423,7 +425,7 @@ class DeadRecords:
                 return
             search = self._searches.get(key) or _Search(pages[key])
             try:
-                done = search.free(records[key], now + TENANT_SECONDS)
+                done = search.free(records[key], now + TENANT_SECONDS, mounted)
             except OSError as error:  # the others do not wait for it
                 log("process-records-free-failed", "error", tenant=key, error=str(error))
                 done = True
@@ -444,22 +446,22 @@ class _Search:
         self._maps: dict[int, bool] = {}  # pid -> whether it may map the status file
         self._seconds = 0.0  # spent on finding that out
 
-    def free(self, record: TenantRecord, until: float) -> bool:
+    def free(self, record: TenantRecord, until: float, mounted: Callable[[], Cgroups]) -> bool:
         """Go on with the search until it is over, and free what it found dead; False: it is not."""
         if record.state != "bound" or not self._pages.has_unlocked(until):
             return True
-        if not self._go_on(record, until):
+        if not self._go_on(record, until, mounted):
             return False
         reaped = self._pages.reap(self._is_alive)
         if reaped:
             log("process-records-freed", tenant=record.key, processes=reaped)
         return True
 
-    def _go_on(self, record: TenantRecord, until: float) -> bool:
+    def _go_on(self, record: TenantRecord, until: float, mounted: Callable[[], Cgroups]) -> bool:
         """Look at more of the processes, at one at least; True when all were looked at."""
         if self._left is None:
             self._began = int(boottime() * processes.TICKS_PER_SECOND)
-            self._left = processes.pids_of(record.cgroup, record.pid, Cgroups.mounted())
+            self._left = processes.pids_of(record.cgroup, record.pid, mounted())
         for pid in self._left:
             process = processes.find_process(pid)
             if process is not None:
