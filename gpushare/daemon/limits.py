@@ -378,7 +378,7 @@ class MemoryLimits:
     def _is_full(self, uuid: str, size: int) -> bool:
         """Whether the driver's last figures have little more than `size` left of a card."""
         card, look = self._node.card(uuid), self._observed.last
-        free = None if card is None or look is None else look.free_bytes(card)
+        free = None if card is None or look is None else look.sample.free_bytes(card)
         return card is not None and free is not None and free < size + card.little_bytes
 
     def _keep_counted(self, capacity: CardCapacity) -> None:

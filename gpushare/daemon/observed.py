@@ -13,7 +13,7 @@ from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.identity.pid_resolver import ListedPid
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.placement.model import Card, NonTenantProcess
+from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.policy import Choice
 from gpushare.daemon.store.record import EvictionTotals, TenantRecord
 
@@ -64,12 +64,6 @@ class AuditInput:
     before: Mapping[str, tuple[ProcessClaim, ...]]
     after: Mapping[str, tuple[ProcessClaim, ...]]
     unread: frozenset[str] = frozenset()
-
-    def free_bytes(self, card: Card) -> int | None:
-        """Return the memory of a card that the driver has unused; None: it does not report it."""
-        if card.uuid not in self.sample.uses:
-            return None
-        return card.memory_bytes - self.sample.taken_bytes(card.uuid)
 
 
 @dataclass(frozen=True)

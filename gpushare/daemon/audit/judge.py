@@ -562,7 +562,7 @@ class Judge:
         """
         observed, (own, uuid) = self._observed, place
         look, card = observed.last, self._node.card(uuid)
-        free = None if look is None or card is None else look.free_bytes(card)
+        free = None if look is None or card is None else look.sample.free_bytes(card)
         if not observed.shortfalls or look is None or free is None:
             return 0
         unused = [

@@ -173,7 +173,7 @@ def _measured(
     last = None
     for _ in range(_LOOKS):
         excuse(program.pid)
-        uses = driver.sample().uses.get(card.uuid, ())
+        uses = driver.figures().uses.get(card.uuid, ())
         now = next((use.bytes for use in uses if use.pid == program.pid), None)
         if now and now == last:
             return now

@@ -90,6 +90,12 @@ class DriverSample:
         listed = sum(use.bytes or 0 for use in self.uses.get(uuid, ()))
         return max(listed, self.used.get(uuid, 0))
 
+    def free_bytes(self, card: Card) -> int | None:
+        """Return the memory of a card that the driver has unused; None: it does not report it."""
+        if card.uuid not in self.uses:
+            return None
+        return card.memory_bytes - self.taken_bytes(card.uuid)
+
 
 @dataclass(frozen=True)
 class DriverLimits:

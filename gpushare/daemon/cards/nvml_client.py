@@ -458,6 +458,10 @@ class Nvml:
         """Return what each process takes of each card; `brief`: see nvml_calls."""
         return self._ask(lambda: self._sample(brief=brief))
 
+    def figures(self) -> DriverSample:
+        """Return the same without XIDs, which are the next sample's."""
+        return self._ask(lambda: self._sample(brief=False, xids=False))
+
     def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
         """Limit what a cgroup has of a card; DriverError where the driver does not."""
         arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup), **vars(limits)}
@@ -601,7 +605,7 @@ class Nvml:
         log("driver-worker-started", pid=worker.pid, driver=loaded.driver_version)
         return worker
 
-    def _sample(self, *, brief: bool) -> DriverSample:
+    def _sample(self, *, brief: bool, xids: bool = True) -> DriverSample:
         self._ready()
         try:
             sample = self._look(brief=brief)
@@ -620,8 +624,9 @@ class Nvml:
             card.uuid: f"no longer listed by the driver{lost and ': '}{lost}"
             for card in self._vanished
         }
-        xids, self._xids = self._xids, ()
-        return replace(sample, health={**sample.health, **health}, xids=xids, sensors=self._sensors)
+        told = self._xids if xids else ()
+        self._xids = self._xids[len(told) :]
+        return replace(sample, health={**sample.health, **health}, xids=told, sensors=self._sensors)
 
     def _look(self, *, brief: bool = False) -> DriverSample:
         last, self._sampled = self._sampled, None

@@ -30,7 +30,6 @@ from gpushare.daemon.eviction.checkpoint_client import (
 from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
     CannotRestore,
-    await_sample,
     new_eviction,
     rank_of,
     refuse_unevictable,
@@ -238,8 +237,7 @@ class Evictions:
         with self._counted("restore") as took:
             reserved = self._reserved(record, to)
             try:
-                await_sample(self._state.observed)
-                refuse_without_free_memory(reserved, self._state.node, self._state.observed)
+                refuse_without_free_memory(reserved, self._state.node)
             except CannotRestore as error:  # nothing was asked of the driver yet
                 self._waiting.note_fault(record.key, str(error))
                 self._steps.record_evicted(reserved)

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpushare import abi
+from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves, why_unsupported
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import Node
-from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import Card, CardCapacity
@@ -314,8 +314,6 @@ def machine_memory(name: str) -> int:
 
 #: Memory that a restore may take beside what was evicted: the driver rounds up.
 BESIDE_BYTES: Final = 64 << 20
-_SAMPLE_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 0.005
 
 
 def restored_allocations(
@@ -436,31 +434,20 @@ def rank_of(record: TenantRecord) -> Rank:
     return record.class_ != "online", record.priority, inf
 
 
-def await_sample(observed: Observations) -> None:
-    """Wait for a sample of the driver that is newer than now; CannotRestore. The evict thread's."""
-    since, until = time.monotonic_ns(), time.monotonic() + _SAMPLE_SECONDS
-    while True:
-        last = observed.last
-        if last is not None and last.sample.taken_ns > since and not observed.usage.stale:
-            return
-        if time.monotonic() > until:
-            raise CannotRestore(
-                "it is not restored: the driver does not report how much memory is free"
-            )
-        observed.sample_now.set()
-        time.sleep(_LOOK_SECONDS)
-
-
-def refuse_without_free_memory(record: TenantRecord, node: Node, observed: Observations) -> None:
-    """Raise CannotRestore if the driver has less free than is to be restored, by its last sample.
+def refuse_without_free_memory(record: TenantRecord, node: Node) -> None:
+    """Raise CannotRestore if the driver, asked now, has less free than is to be restored.
 
     The room is reserved by now. What takes it is in no allocation: memory of a program that
     bypasses its quota, or of one that has just ended.
     """
-    look, driver = observed.last, node.loaded()
+    driver = node.loaded()
+    try:
+        figures = driver.nvml.figures()
+    except DriverError as error:
+        raise CannotRestore(f"{record.title} is not restored: {error}") from error
     for number, allocation in enumerate(record.allocations):
         card = driver.card(allocation.uuid)
-        free = None if look is None or card is None else look.free_bytes(card)
+        free = None if card is None else figures.free_bytes(card)
         if card is None or free is None:
             raise CannotRestore(
                 f"{record.title} is not restored: the driver does not report the memory of its card"

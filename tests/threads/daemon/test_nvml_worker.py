@@ -204,6 +204,7 @@ def test_an_xid_is_reported_once_even_in_a_rejected_sample(worker: Puppet) -> No
     with pytest.raises(InvalidSample):
         worker.driver.sample()
     worker.obey()
+    assert worker.driver.figures().xids == ()
     assert worker.driver.sample().xids == (("GPU-0", 79),)
     assert worker.driver.sample().xids == ()
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.eviction import evictions, preconditions, steps
+from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.eviction import preconditions, steps
 from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.preconditions import CannotEvict
 from gpushare.daemon.eviction.steps import EvictionFailed
@@ -126,6 +126,11 @@ class EvictableNode:
 
     def look(self) -> None:
         """Have the driver list what is on its cards, and look at it."""
+        self.list_uses()
+        self.node.sampler.look()
+
+    def list_uses(self) -> None:
+        """Have the driver list what is on its cards."""
         uses: dict[str, tuple[ProcessUse, ...]] = {}
         states = self.node.checkpoints.states
         for tenant in self.tenants:
@@ -136,7 +141,6 @@ class EvictableNode:
                     use = ProcessUse(pid, self.held[pid])
                     uses[tenant.card] = (*uses.get(tenant.card, ()), use)
         self.driver.uses = uses
-        self.node.sampler.look()
 
     def capacity(self, index: int = 0) -> CardCapacity:
         return self.node.decide.run(self.node.accounts.capacities)[index]
@@ -192,8 +196,14 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Evict
     monkeypatch.setattr(preconditions, "least_memory", lambda *_: None)
     monkeypatch.setattr(processes, "members", members)
     monkeypatch.setattr(processes, "cgroups_of", cgroups_of)
-    monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
+    known = driver.figures
+
+    def figures() -> DriverSample:
+        made.list_uses()
+        return known()
+
+    monkeypatch.setattr(driver, "figures", figures)
     with made.lives:
         yield made
     for tenant in made.tenants:

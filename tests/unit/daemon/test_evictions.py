@@ -106,12 +106,12 @@ def test_a_restore_looks_at_the_drivers_own_figure_of_free_memory(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = made.evicted(gib=40, devices="0")
-    listed, uuid = made.driver.sample, tenant.card
+    listed, uuid = made.driver.figures, tenant.card
 
-    def sample(*, brief: bool = False) -> DriverSample:
-        return replace(listed(brief=brief), used={uuid: 101 * GIB})  # by no process
+    def figures() -> DriverSample:
+        return replace(listed(), used={uuid: 101 * GIB})  # by no process
 
-    monkeypatch.setattr(made.driver, "sample", sample)
+    monkeypatch.setattr(made.driver, "figures", figures)
     with pytest.raises(CannotRestore, match=r"the driver has 39 GiB of card 0 free"):
         made.node.evictions.restore(tenant.key)
     assert tenant.state == "evicted"
