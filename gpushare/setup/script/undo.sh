@@ -243,7 +243,7 @@ put() { # content file
 
 # After a reload, dockerd keeps keys that are missing from its file.
 note_stale() { # the file as it will be
-    case $(tr -d ' \t\r\n' <"$1" 2>/dev/null) in *'"runtimes":{"'*) ;; *) stale=1 ;; esac
+    case $(tr -d ' \t\r\n' 2>/dev/null <"$1") in *'"runtimes":{"'*) ;; *) stale=1 ;; esac
     case $(tr -d ' \t\r\n' <"$file") in
     *'"default-runtime":"gpushare"'*) grep -qs '"default-runtime"' "$1" || stale=1 ;;
     esac

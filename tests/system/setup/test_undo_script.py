@@ -43,7 +43,7 @@ def run(root: Path, *words: str, path: str | None = None) -> subprocess.Complete
 
 def undo(root: Path) -> str:
     done = run(root)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout
 
 
