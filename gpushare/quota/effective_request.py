@@ -42,6 +42,7 @@ SharingMode: TypeAlias = Literal["none", "shared", "exclusive"]
 
 DEFAULT_PRIORITY: Final = 5  # of 0 to 9: a request without one is in the middle
 
+NOTHING_REQUESTED: Final = "no GPU was requested"
 # Not every docker has --annotation (24 is the first); of a pod the environment asks for nothing.
 ADD: Final = "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
 _Which: TypeAlias = "tuple[int | None, tuple[str, ...], tuple[int, ...]]"
@@ -177,7 +178,7 @@ def _why_none(visible: str | None, notes: tuple[str, ...]) -> str:
         return f"no GPU: {notes[0]}; to get one, use an annotation: gpushare.io/memory=4GiB"
     if visible is not None:
         return f"NVIDIA_VISIBLE_DEVICES={quoted(visible)} alone requests no GPU; to get one, {ADD}"
-    return f"no GPU was requested; to get one, {ADD}"
+    return f"{NOTHING_REQUESTED}; to get one, {ADD}"
 
 
 def _refuse_contradictions(request: QuotaRequest, cards: EngineCards | None) -> None:

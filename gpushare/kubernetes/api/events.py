@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from gpushare.client import Client
 from gpushare.kubernetes.api.server import ApiExists, ApiNotFound, ApiServer, Object, path_of
+from gpushare.quota.effective_request import NOTHING_REQUESTED
 from gpushare.quota.size import format_size
 
 NORMAL: Final = "Normal"
@@ -39,7 +40,7 @@ class PodEventText:
 
 #: The reason and the message, by the history's event (gpushare/events.py).
 _NORMAL: Final = {
-    "tenant-not-allocated": ("GpuNotAllocated", "no GPU: {reason}"),
+    "tenant-not-allocated": ("GpuNotAllocated", "{reason}"),
     "tenant-request-adjusted": ("GpuRequestAdjusted", "{note}"),
     "tenant-resized": ("GpuQuotaChanged", "the operator of the node changed the quota"),
     "tenant-thawed": ("GpuResumed", "the processes were resumed"),
@@ -185,7 +186,7 @@ class EventReporter:
         rows = self._source.tenants(everything=True)
         pods = {row["key"]: pod for row in rows if (pod := pod_of(row["pod"]))}
         for event in self._source.history(since=self._since, after=self._after):
-            text = TEXTS.get(event["event"])
+            text = None if _is_of_a_sidecar(event) else TEXTS.get(event["event"])
             for pod in _about(event, rows, pods):
                 if text is None:
                     break
@@ -249,6 +250,12 @@ def pod_of_event(event: Mapping[str, Any]) -> PodContainer | None:
     if len(parts) != 3 or not uid or not all(parts):
         return None
     return PodContainer(parts[0], parts[1], uid, parts[2])
+
+
+def _is_of_a_sidecar(event: Mapping[str, Any]) -> bool:
+    """Whether it says that a container without a GPU requested none, as most of a pod's do."""
+    reason = str(event["fields"].get("reason", ""))
+    return event["event"] == "tenant-not-allocated" and reason.startswith(NOTHING_REQUESTED)
 
 
 def _about(

@@ -29,7 +29,9 @@ from gpushare.kubernetes.api.labels import CHANGED, IGNORED, NodeSettings
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
+from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.node_settings import POLICY, NodeSetting
+from gpushare.quota.request import QuotaRequest
 from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
 from tests.unit.kubernetes.made import GIB, card, node
@@ -410,6 +412,19 @@ def test_a_refused_allocation_is_reported_when_it_happens(
     observed.containers[0]["denied_allocations"] = 0  # gpushared counts anew
     teller.step()
     assert len(events(cluster)) == 1
+
+
+def test_a_container_that_requests_no_gpu_is_reported_only_where_its_image_wants_one(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    for visible in (None, "all"):
+        reason = resolve_request(QuotaRequest(), visible=visible).why
+        observed.happens("tenant-not-allocated", reason=reason, notes=())
+    teller.step()
+    (message,) = said(cluster)
+    assert message.startswith(
+        'container train: NVIDIA_VISIBLE_DEVICES="all" alone requests no GPU; to get one, add'
+    )
 
 
 def test_a_container_that_waits_for_long_is_reported_once_each_time(
