@@ -30,13 +30,13 @@ KUBELET: Final = Path("/var/lib/kubelet")
 RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 HANDLER: Final = "gpushare"
 SKEW_SECONDS: Final = 30.0
+#: The first line of gpushare.yaml on the nodes of the chart.
+CHART_MARK: Final = "# Written by gpushare's chart, which replaces what you change here."
 _SHARES_GATE: Final = "DRAConsumableCapacity"
 _ANSWER_SECONDS: Final = 10.0
 _PLUGIN: Final = "plugin"
 _DRA: Final = "dra"
-_START: Final = "systemctl start gpushare-node; its log: journalctl -u gpushare-node"
 _RELABEL: Final = "correct or remove it: kubectl label node"
-_APPLY: Final = "kubectl apply -k configs/kubernetes/%s"
 
 Version = tuple[int, int]
 
@@ -61,6 +61,29 @@ class NodeFacts:
     mountinfo: Callable[[], str] = cgroups.mountinfo
     run: Callable[..., str] = program_output
     settings: Mapping[str, NodeSetting] | None = None  # by labels; None: gpushared takes none
+    by_chart: bool = False  # gpushare-node runs in a pod of gpushare's chart
+
+    @property
+    def start(self) -> str:
+        """What to do if gpushare-node has not done its part."""
+        if self.by_chart:
+            pods = "-n gpushare-system -l app.kubernetes.io/name=gpushare --all-containers"
+            return f"see its pod on this node: kubectl logs {pods}"
+        return "systemctl start gpushare-node; its log: journalctl -u gpushare-node"
+
+    @property
+    def plugin(self) -> str:
+        """How to use the mode that has no requirements."""
+        return "set " + (
+            "mode=plugin in the chart" if self.by_chart else "kubernetes: {mode: plugin}"
+        )
+
+    @property
+    def apply(self) -> str:
+        """How to create the objects of the cluster."""
+        if self.by_chart:
+            return f"install the chart, or configs/kubernetes, with the mode {self.mode}"
+        return f"kubectl apply -k configs/kubernetes/{self.mode}"
 
     def configuration(self) -> Mapping[str, Any]:
         """Return the kubelet's KubeletConfiguration, empty if it cannot be read."""
@@ -69,6 +92,15 @@ class NodeFacts:
         except (OSError, yaml.YAMLError):
             return {}
         return loaded if isinstance(loaded, dict) else {}
+
+
+def is_of_chart(configuration: Path) -> bool:
+    """Whether the chart has installed this node: gpushare.yaml begins with its mark."""
+    try:
+        with configuration.open(encoding="utf-8", errors="replace") as file:
+            return file.readline().rstrip("\n") == CHART_MARK
+    except OSError:
+        return False
 
 
 def check_node(facts: NodeFacts, node: Object | None) -> Iterator[Check]:
@@ -100,14 +132,13 @@ def check_cluster(api: ApiServer, name: str, facts: NodeFacts) -> Iterator[Check
     except UserError as error:
         yield _unread("node", error)
     else:
-        yield _label(node, facts.mode)
-        if facts.settings is not None:
-            yield from _settings(node, facts.settings)
-    yield from _runtime_classes(api, facts.mode)
+        yield _label(node, facts)
+        yield from _settings(node, facts)
+    yield from _runtime_classes(api, facts)
     if facts.mode == _DRA:
-        yield from _slices(api, name)
+        yield from _slices(api, name, facts)
     elif facts.mode == _PLUGIN and node is not None:
-        yield _resource(node)
+        yield _resource(node, facts)
     yield from check_node(facts, node)
 
 
@@ -121,16 +152,20 @@ def _clock(clock: float | None) -> Check:
     return Check("ok", "clock: as that of the API server")
 
 
-def _label(node: Object, mode: str) -> Check:
+def _label(node: Object, facts: NodeFacts) -> Check:
+    mode = facts.mode
     label = (node["metadata"].get("labels") or {}).get(MODE_LABEL)
     if label == mode:
         return Check("ok", f"label {MODE_LABEL}={mode}: pods of this mode can be placed here")
     text = f"label {MODE_LABEL} is {label or 'missing'}, the node's mode is {mode}"
-    return Check("fail", f"{text}: pods are not placed here", _START)
+    return Check("fail", f"{text}: pods are not placed here", facts.start)
 
 
-def _settings(node: Object, current: Mapping[str, NodeSetting]) -> Iterator[Check]:
-    """Check the labels that set something on this node, which has `current` by labels."""
+def _settings(node: Object, facts: NodeFacts) -> Iterator[Check]:
+    """Check the labels that set something on this node."""
+    current = facts.settings
+    if current is None:
+        return
     wanted = settings_of(node)
     for problem in wanted.problems:
         yield Check("warn", problem, _RELABEL)
@@ -139,10 +174,11 @@ def _settings(node: Object, current: Mapping[str, NodeSetting]) -> Iterator[Chec
         if current.get(key) == setting:
             yield Check("ok", text)
         else:
-            yield Check("warn", f"{text}: not in effect", f"kubectl describe node; {_START}")
+            yield Check("warn", f"{text}: not in effect", f"kubectl describe node; {facts.start}")
 
 
-def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
+def _runtime_classes(api: ApiServer, facts: NodeFacts) -> Iterator[Check]:
+    mode = facts.mode
     try:
         classes = [
             body for body in api.all_of(RUNTIME_CLASSES)[0] if body.get("handler") == HANDLER
@@ -156,15 +192,15 @@ def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
             yield Check("ok", f"RuntimeClass {body['metadata']['name']}: for nodes of mode {mode}")
             return
     text = f"RuntimeClass: none has handler {HANDLER} and nodeSelector {MODE_LABEL}: {mode}"
-    yield Check("warn", text, _APPLY % mode)
+    yield Check("warn", text, facts.apply)
 
 
-def _slices(api: ApiServer, name: str) -> Iterator[Check]:
+def _slices(api: ApiServer, name: str, facts: NodeFacts) -> Iterator[Check]:
     query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
     try:
         slices = api.all_of(SLICES, query)[0]
     except ApiNotFound:
-        fix = "upgrade to Kubernetes 1.34, or set kubernetes: {mode: plugin}"
+        fix = f"upgrade to Kubernetes 1.34, or {facts.plugin}"
         yield Check("fail", "the cluster has no resource.k8s.io/v1", fix)
         return
     except UserError as error:
@@ -172,7 +208,7 @@ def _slices(api: ApiServer, name: str) -> Iterator[Check]:
         return
     devices = [device for published in slices for device in published["spec"].get("devices") or []]
     if not devices:
-        yield Check("fail", f"ResourceSlices of {DRIVER}: none on this node", _START)
+        yield Check("fail", f"ResourceSlices of {DRIVER}: none on this node", facts.start)
         return
     tainted = sum(bool(device.get("taints")) for device in devices)
     rest = f", of them {tainted} with a taint" if tainted else ""
@@ -182,11 +218,11 @@ def _slices(api: ApiServer, name: str) -> Iterator[Check]:
         yield Check("fail", text, f"set the feature gate {_SHARES_GATE}, or upgrade to 1.36")
 
 
-def _resource(node: Object) -> Check:
+def _resource(node: Object, facts: NodeFacts) -> Check:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     ours = {name: amount for name, amount in allocatable.items() if name.startswith("gpushare.io/")}
     if not ours:
-        return Check("fail", f"{RESOURCE}: the node has none (device plugin)", _START)
+        return Check("fail", f"{RESOURCE}: the node has none (device plugin)", facts.start)
     return Check("ok", "allocatable: " + ", ".join(f"{key} {ours[key]}" for key in sorted(ours)))
 
 
@@ -200,7 +236,7 @@ def _kubelet(facts: NodeFacts, version: Version | None) -> Iterator[Check]:
     if facts.mode != _DRA or version >= (1, 36):
         yield Check("ok", text)
     elif version < (1, 34):
-        fix = "upgrade it to 1.34 or newer, or set kubernetes: {mode: plugin}"
+        fix = f"upgrade it to 1.34 or newer, or {facts.plugin}"
         yield Check("fail", f"{text}: without dynamic resource allocation (v1)", fix)
     elif (facts.configuration().get("featureGates") or {}).get(_SHARES_GATE) is True:
         yield Check("ok", f"{text}, with the feature gate {_SHARES_GATE}")
@@ -218,7 +254,7 @@ def _containerd(facts: NodeFacts, text: str) -> Iterator[Check]:
     if facts.mode != _DRA:
         yield Check("ok", name)
     elif version < (1, 7):
-        fix = "upgrade it to 1.7 or newer, or set kubernetes: {mode: plugin}"
+        fix = f"upgrade it to 1.7 or newer, or {facts.plugin}"
         yield Check("fail", f"{name}: ignores CDI, by which a claim reaches a container", fix)
     else:
         dump = facts.run("containerd", "config", "dump")
@@ -257,7 +293,7 @@ def _sockets(facts: NodeFacts) -> Iterator[Check]:
         if sockets:
             yield Check("ok", f"socket {sockets[0]}")
         else:
-            fix = "start the kubelet" if pattern.endswith("kubelet.sock") else _START
+            fix = "start the kubelet" if pattern.endswith("kubelet.sock") else facts.start
             yield Check("fail", f"no socket {facts.folder}/{pattern}", fix)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from gpushare.client import Client
     from gpushare.protocol import DaemonStatus
 
+IN_POD: Final = (
+    "kubectl -n gpushare-system exec POD -c gpushare-node -- gpushare doctor --k8s, "
+    "with the pod of gpushare-node on this node"
+)
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -45,8 +50,8 @@ COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.option(
     "--node",
     metavar="NAME",
-    default=socket.gethostname,
-    help="Name of this node in the cluster. Default: this host's name.",
+    default=lambda: os.environ.get("NODE_NAME", socket.gethostname()),
+    help="Name of this node in the cluster. Default: $NODE_NAME, otherwise this host's name.",
 )
 @click.option(
     "--bundle",
@@ -149,8 +154,13 @@ def run_checks(client: Client) -> Iterator[Check]:
 
 
 def _kubernetes(client: Client, kubeconfig: Path | None, node: str) -> Iterator[Check]:
-    """Yield the checks of a node; its mode is gpushared's, otherwise that of annotations."""
-    facts = kubernetes.NodeFacts("annotations")
+    """Yield the checks of a node; its mode is gpushared's, otherwise that of annotations.
+
+    On a node of the chart, only the pod of gpushare-node has credentials.
+    """
+    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    by_chart = is_pod or kubernetes.is_of_chart(config.DEFAULT_FILE)
+    facts = kubernetes.NodeFacts("annotations", by_chart=by_chart)
     try:
         status = client.status()
     except (DaemonUnreachable, DaemonError, RequestRefused) as error:
@@ -158,11 +168,12 @@ def _kubernetes(client: Client, kubeconfig: Path | None, node: str) -> Iterator[
     else:
         settings = status["node_settings"] if status["accepts_node_labels"] else None
         mode = str(status.get("kubernetes_mode", facts.mode))
-        facts = kubernetes.NodeFacts(mode, settings=settings)
+        facts = replace(facts, mode=mode, settings=settings)
     try:
         api = ApiServer(find_credentials(kubeconfig), patience_seconds=0)
     except UserError as error:
-        yield Check("warn", f"API server: not checked: {error}")
+        fix = IN_POD if by_chart else ""
+        yield Check("warn", f"API server: not checked: {error}", fix)
         yield from kubernetes.check_node(facts, None)
         return
     with contextlib.closing(api):

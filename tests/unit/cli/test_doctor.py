@@ -13,6 +13,7 @@ import pytest
 
 from gpushare import checks, config, install
 from gpushare.checks import Check, check_machine, check_mps
+from gpushare.checks.kubernetes import CHART_MARK
 from gpushare.config import Config
 from gpushare.engines import Engine, config_files, containerd, docker_config, find
 from gpushare.engines.query import RuntimeReport
@@ -326,6 +327,21 @@ def test_a_node_of_kubernetes_without_credentials_is_checked_itself(
     assert first.startswith("warn  API server: not checked: kubeconfig /none: No such file")
     assert second.startswith("warn  kubelet: version not known")
     assert "plugins_registry" in result.output
+
+
+def test_on_a_node_of_the_chart_it_names_the_pod_that_may_ask_the_cluster(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", no_program)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    file = tmp_path / "gpushare.yaml"
+    monkeypatch.setattr(config, "DEFAULT_FILE", file)
+    asks = "kubectl -n gpushare-system exec POD -c gpushare-node -- gpushare doctor --k8s"
+    for mark, is_named in ((f"{CHART_MARK}\n", True), ("", False)):
+        file.write_text(f"{mark}max_tenants: 3\n")
+        said = cli("doctor", "--k8s", "--kubeconfig", "/none").output
+        assert "warn  API server: not checked: " in said
+        assert (asks in said) == is_named
 
 
 def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,13 @@ import pytest
 import yaml
 
 from gpushare.checks import Check
-from gpushare.checks.kubernetes import RUNTIME_CLASSES, NodeFacts, check_cluster, check_node
+from gpushare.checks.kubernetes import (
+    RUNTIME_CLASSES,
+    NodeFacts,
+    check_cluster,
+    check_node,
+    is_of_chart,
+)
 from gpushare.kubernetes.api.labels import settings_of
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
@@ -23,6 +30,7 @@ from gpushare.quota.node_settings import OWN, NodeSetting
 from tests.stack.api_server import StandInApiServer
 from tests.unit.kubernetes.made import card
 from tests.unit.kubernetes.made import node as cards_of
+from tools.check.command import ROOT
 
 NODE = "/api/v1/nodes/n"
 V2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
@@ -40,11 +48,12 @@ class Machine:
     dump: str = ""
     cgroups: str = V2
     settings: dict[str, NodeSetting] | None = None
+    by_chart: bool = False
 
     @property
     def facts(self) -> NodeFacts:
         return NodeFacts(
-            self.mode, self.folder, lambda: self.cgroups, self.run, settings=self.settings
+            self.mode, self.folder, lambda: self.cgroups, self.run, self.settings, self.by_chart
         )
 
     def run(self, *words: str) -> str:
@@ -176,6 +185,39 @@ def test_what_is_missing_in_the_cluster_has_a_fix(asked: Asked, cluster: StandIn
     assert lines["ResourceSlices"].startswith("fail")
     assert "systemctl start gpushare-node" in lines["ResourceSlices"]
     assert asked("other")["node"].startswith("fail node other: not in the cluster")
+
+
+def test_on_a_node_of_the_chart_each_fix_is_one_of_the_chart(
+    asked: Asked, cluster: StandInApiServer, machine: Machine
+) -> None:
+    machine.by_chart, machine.kubelet, machine.settings = True, "Kubernetes v1.33.1", {}
+    cluster.remove(f"{RUNTIME_CLASSES}/gpushare-dra")
+    labels = {f"{OWN}policy": "burst-share", "gpushare.io/mode": "plugin"}
+    cluster.put(NODE, {"metadata": {"labels": labels}})
+    machine.containerd = "containerd v1.6.20"
+    findings = [line for line in asked().values() if not line.startswith("ok")]
+    cluster.fault = lambda _method, path: 404 if path == SLICES else None
+    findings += [asked()["the"]]
+    machine.mode = "plugin"
+    findings += [asked()["gpushare.io/memory-gib"]]
+    assert len(findings) >= 8
+    text = "\n".join(findings)
+    assert "kubectl logs -n gpushare-system -l app.kubernetes.io/name=gpushare" in text
+    assert "with the mode dra" in text
+    assert text.count("set mode=plugin in the chart") == 3
+    for other in ("systemctl", "journalctl", "apply -k", "kubernetes: {"):
+        assert other not in text
+
+
+def test_a_node_of_the_chart_is_known_by_its_configuration(tmp_path: Path) -> None:
+    mark = re.search(r'(?m)^MARK="(.*)"$', (ROOT / "packaging/image/gpushare-image").read_text())
+    assert mark
+    file = tmp_path / "gpushare.yaml"
+    assert not is_of_chart(file)
+    file.write_text(f"max_tenants: 3\n{mark[1]}\n")
+    assert not is_of_chart(file)
+    file.write_text(f"{mark[1]}\nmax_tenants: 3\n")
+    assert is_of_chart(file)
 
 
 def test_what_the_credentials_may_not_read_is_not_judged(
