@@ -207,6 +207,15 @@ def test_only_containers_that_change_the_node_are_privileged(mode: str) -> None:
             assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
+def test_what_asks_gpushared_has_the_folder_of_its_socket() -> None:
+    for state, name in (("present", "gpushare-node"), ("absent", "leave")):
+        spec = pod({"state": state})
+        (one,) = (one for one in spec["initContainers"] + spec["containers"] if one["name"] == name)
+        (mount,) = (one for one in one["volumeMounts"] if one["mountPath"] == "/run/gpushare")
+        (volume,) = (one for one in spec["volumes"] if one["name"] == mount["name"])
+        assert volume["hostPath"]["path"] == "/run/gpushare"
+
+
 def test_the_configuration_is_one_that_the_node_accepts_and_knows_by_its_first_line() -> None:
     values = {"mode": "dra", "configuration": {"max_tenants": 3, "kubernetes": {"node": "n"}}}
     objects = rendered(values)

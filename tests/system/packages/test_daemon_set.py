@@ -180,7 +180,9 @@ def test_it_installs_upgrades_and_rolls_back_under_load_and_leaves_nothing(
     a_node.container("remove")
     assert a_node.run("cat", ENGINE).stdout == WRITTEN
     assert a_node.files() - before == set()
+    a_node.run("mkdir", "-p", "/run/gpushare")  # the kubelet, for a pod that starts again
     a_node.container("remove")
+    a_node.run("test", "!", "-e", "/run/gpushare")
 
 
 def test_the_exporter_needs_no_privileges(a_node: DaemonSetNode, workspace: Workspace) -> None:
