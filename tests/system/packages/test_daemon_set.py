@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of the chart's DaemonSet on a bare node: install, upgrade under load, remove.
 
-The image's files are a container's root here. Like the containers of the DaemonSet, it sees the
-node's processes, and changes the node through them.
+The image's files are a container's root here. Like the containers of the DaemonSet, it has the
+node's root at /host and processes of its own, and changes the node through its files and systemd.
 """
 
 from __future__ import annotations
@@ -38,8 +38,16 @@ YAML = "/etc/gpushare/gpushare.yaml"
 ENGINE = "/etc/containerd/config.toml"
 WRITTEN = "version = 2\n"
 OPTIONS = ("--runtime=containerd", "--simulate=h200")
-#: Runs the entry of the image "$0" as a container does that shares the node's processes only.
-CONTAINER = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/gpushare-image "$@"'
+APART = ("unshare", "--mount", "--pid", "--fork")
+#: Runs the entry of the image "$0" as a container with the root of the node does.
+CONTAINER = """\
+set -e
+mount --rbind / "$0/host"
+mount --make-rprivate "$0/host"
+mount -t proc proc "$0/proc"
+exec chroot "$0" /usr/bin/gpushare-image "$@"
+"""
+WITHOUT = CONTAINER.replace("mount --rbind / ", ": ").replace("mount --make-rprivate ", ": ")
 
 
 #: Runs the exporter of the image "$0" as the chart does: not as root, with the folder of gpushared,
@@ -82,7 +90,7 @@ class DaemonSetNode(BareMachine):
 
     def container(self, *words: str, status: int = 0) -> str:
         """Run the image with arguments, and return what it prints."""
-        started = ("unshare", "--mount", "sh", "-c", CONTAINER, str(self.image))
+        started = (*APART, "sh", "-c", CONTAINER, str(self.image))
         done = self.run(*started, *words, check=False)
         assert done.returncode == status, done.stdout
         return done.stdout
@@ -245,12 +253,12 @@ def test_it_refuses_before_it_changes_the_node(a_node: DaemonSetNode, workspace:
     assert a_node.run("cat", YAML).stdout == "max_tenants: 3\n"
 
 
-def test_without_the_nodes_processes_it_changes_nothing(
+def test_without_the_root_of_the_node_it_changes_nothing(
     a_node: DaemonSetNode, workspace: Workspace
 ) -> None:
     a_node.configure(workspace)
-    apart = ("unshare", "--mount", "--pid", "--fork", "sh", "-c", CONTAINER, str(a_node.image))
+    without = (*APART, "sh", "-c", WITHOUT, str(a_node.image))
     for words in (("install", "/gpushare.yaml"), ("remove",)):
-        done = a_node.run(*apart, *words, check=False)
+        done = a_node.run(*without, *words, check=False)
         assert done.returncode == 1
-        assert "Set hostPID: true" in done.stdout
+        assert "hostPath: {path: /}" in done.stdout
