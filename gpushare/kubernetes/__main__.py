@@ -7,7 +7,7 @@ import argparse
 import os
 import signal
 import socket
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         if arguments.remove:
             with closing(ApiServer(find_credentials(arguments.kubeconfig))) as api:
-                NodeReporter(api, client, arguments.node, log).remove()
+                _reporter(api, client, arguments, log).remove()
             return
         # Before any thread exists, so that the main thread alone waits for them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
@@ -88,14 +88,18 @@ def _plugins(
     ended: ExitStack,
 ) -> list[KubeletPlugin]:
     """Start what the mode needs, which `ended` ends; return the plugins of the kubelet."""
-    if mode != "annotations" and not arguments.kubelet_dir.is_dir():
-        # The unit may write where the folder was at its start.
-        raise UserError(f"there is no {arguments.kubelet_dir}: start the kubelet first")
     api = _api_server(mode, arguments, log)
     reporter = None
     if api is not None:
-        reporter = NodeReporter(api, client, arguments.node, log)
+        reporter = _reporter(api, client, arguments, log)
         ended.callback(reporter.close)
+    if mode != "annotations" and not arguments.kubelet_dir.is_dir():
+        if reporter is not None:
+            with suppress(UserError):
+                reporter.configure()  # a label may have set a mode that its pod does not have
+        # The unit may write where the folder was at its start.
+        raise UserError(f"there is no {arguments.kubelet_dir}: start the kubelet first")
+    if reporter is not None:
         reporter.start()
     plugin: KubeletPlugin
     if mode == "plugin":
@@ -131,6 +135,12 @@ def _plugins(
         return []
     ended.callback(plugin.close)
     return [plugin]
+
+
+def _reporter(
+    api: ApiServer, client: Client, arguments: argparse.Namespace, log: StatusLog
+) -> NodeReporter:
+    return NodeReporter(api, client, arguments.node, log, arguments.kubelet_dir)
 
 
 def _api_server(mode: NodeMode, arguments: argparse.Namespace, log: StatusLog) -> ApiServer | None:

@@ -19,6 +19,8 @@ RESOURCE: Final = "gpushare.io/memory-gib"  # of the device plugin, with its def
 CARD_RESOURCE: Final = "gpushare.io/card"  # extendedResourceName of the chart's DeviceClass
 NODE_NAME: Final = "NODE_NAME"  # the variable in which a pod has the name of its node
 
+#: The folder of the kubelet in which gpushare-node registers, by mode.
+KUBELET_FOLDERS: Final = {"plugin": "device-plugins", "dra": "plugins_registry"}
 #: A header for the exporter's token: the API server's proxy does not pass on Authorization.
 TOKEN_HEADER: Final = "x-gpushare-token"  # noqa: S105 - in lower case, as the exporter has it
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpushare.client import Client, RequestRefused
@@ -24,11 +25,12 @@ from gpushare.kubernetes.api.events import (
 )
 from gpushare.kubernetes.api.server import ApiServer, Object, path_of
 from gpushare.kubernetes.cards import NodeCards
-from gpushare.protocol.kubernetes import MODE_LABEL
+from gpushare.protocol.kubernetes import KUBELET_FOLDERS, MODE_LABEL
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.dialects.vendor_key import KeyLocation
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.node_settings import (
+    NODE_MODE,
     NODE_SETTINGS,
     OWN,
     OWN_LABELS,
@@ -133,8 +135,12 @@ class NodeLabels:
 
     def verify(self) -> None:
         """Have the next `write` compare with the node itself: something else may change it."""
-        current = self._api.get(self._path)["metadata"].get("labels") or {}
+        current = self.node()["metadata"].get("labels") or {}
         self._written = {name: current[name] for name in NAMES if name in current}
+
+    def node(self) -> Object:
+        """Return the Node object; ApiError."""
+        return self._api.get(self._path)
 
     def remove(self) -> None:
         """Remove all labels: the node no longer offers cards; ApiError."""
@@ -246,10 +252,12 @@ class NodeSettings:
         self,
         target: Client,
         recorder: EventRecorder,
+        kubelet: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._target = target
         self._recorder = recorder
+        self._kubelet = kubelet
         self._clock = clock
         self._reported: frozenset[str] = frozenset()
 
@@ -262,7 +270,7 @@ class NodeSettings:
         if not status["accepts_node_labels"]:
             return
         current: Mapping[str, NodeSetting] = status["node_settings"]
-        wanted = settings_of(node)
+        wanted = self._served(settings_of(node))
         problems = list(wanted.problems)
         for key in sorted((current.keys() | wanted.settings.keys()) - wanted.kept):
             setting = wanted.settings.get(key)
@@ -278,6 +286,23 @@ class NodeSettings:
             if problem not in self._reported:
                 self._report(node, WARNING, IGNORED, f"{problem} Nothing was changed.", "")
         self._reported = frozenset(problems)
+
+    def _served(self, wanted: WantedSettings) -> WantedSettings:
+        """Return `wanted` without a mode that gpushare-node cannot serve: its pod has one mode's.
+
+        gpushare.yaml's mode applies then, also if the label was in effect before.
+        """
+        setting = wanted.settings.get(NODE_MODE)
+        folder = KUBELET_FOLDERS.get(setting["value"]) if setting else None
+        if setting is None or folder is None or (self._kubelet / folder).is_dir():
+            return wanted
+        problem = (
+            f"{setting['source']}={setting['value']}: gpushare-node has no "
+            f"{self._kubelet / folder}, by which it serves this mode. Set the mode of the chart, "
+            "or remove the label."
+        )
+        rest = {key: other for key, other in wanted.settings.items() if key != NODE_MODE}
+        return wanted._replace(settings=rest, problems=(*wanted.problems, problem))
 
     def _report(self, node: Object, kind: str, reason: str, message: str, number: str) -> None:
         about = NodeObject(node["metadata"]["name"], node["metadata"]["uid"])

@@ -40,12 +40,13 @@ class NodeReporter:
     deletes them. Slices are written after `register`: the kubelet deletes them before that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - it stands between the API server and gpushared
         self,
         api: ApiServer,
         source: Client,
         name: str,
         log: StatusLog,
+        kubelet: Path,
         root: Path = Path("/"),
     ) -> None:
         self._api = api
@@ -56,7 +57,7 @@ class NodeReporter:
         self._slices = SlicePublisher(api, name)
         recorder = EventRecorder(api, name)
         self._events = EventReporter(source, recorder)
-        self._settings = NodeSettings(source, recorder)
+        self._settings = NodeSettings(source, recorder, kubelet)
         query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
         self._watch = WatchedObjects(api, SLICES, query, changed=self._changed)
         self._wake = threading.Event()
@@ -77,6 +78,10 @@ class NodeReporter:
         """Begin."""
         self._nodes.start()
         self._thread.start()
+
+    def configure(self) -> None:
+        """Have the labels of the node configure gpushared once, without `start`; UserError."""
+        self._settings.apply(self._labels.node(), self._source.status())
 
     def register(self) -> None:
         """Publish slices from now on: the kubelet has registered the driver. Repeatable."""

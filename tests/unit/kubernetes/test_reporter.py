@@ -30,7 +30,7 @@ from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from gpushare.quota.effective_request import resolve_request
-from gpushare.quota.node_settings import POLICY, NodeSetting
+from gpushare.quota.node_settings import NODE_MODE, POLICY, NodeSetting
 from gpushare.quota.request import QuotaRequest
 from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
@@ -45,7 +45,7 @@ def made(
     api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, tmp_path: Path
 ) -> NodeReporter:
     cluster.put(NODE, {})
-    return NodeReporter(api, daemon, "n", StatusLog(), tmp_path)
+    return NodeReporter(api, daemon, "n", StatusLog(), tmp_path, tmp_path)
 
 
 def devices(cluster: StandInApiServer) -> list[Body]:
@@ -113,14 +113,15 @@ def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
 class Labelled:
     """A node, gpushared, and what keeps the one as the other says."""
 
-    def __init__(self, api: ApiServer, cluster: StandInApiServer) -> None:
+    def __init__(self, api: ApiServer, cluster: StandInApiServer, kubelet: Path) -> None:
         self.api, self.cluster, self.daemon = api, cluster, FakeGpushared()
+        self.kubelet = kubelet
         self.restart()
 
     def restart(self) -> None:
         """Have a new gpushare-node follow."""
         recorder = EventRecorder(self.api, "n")
-        self.following = NodeSettings(self.daemon, recorder, lambda: 1_780_000_000.0)
+        self.following = NodeSettings(self.daemon, recorder, self.kubelet, lambda: 1_780_000_000.0)
 
     def step(self, **labels: str) -> dict[str, NodeSetting]:
         """Label the node, apply the labels twice, and return the settings of gpushared."""
@@ -142,8 +143,8 @@ class Labelled:
 
 
 @pytest.fixture
-def labelled(api: ApiServer, cluster: StandInApiServer) -> Labelled:
-    return Labelled(api, cluster)
+def labelled(api: ApiServer, cluster: StandInApiServer, tmp_path: Path) -> Labelled:
+    return Labelled(api, cluster, tmp_path)
 
 
 def test_labels_are_applied_once_and_reported_on_the_node(labelled: Labelled) -> None:
@@ -187,6 +188,24 @@ def test_a_setting_that_gpushared_refuses_is_an_event_and_tried_again(labelled: 
     assert "not allowed on this node" in event["message"]
     labelled.daemon.refuses = False
     assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
+
+
+def test_a_mode_that_the_pod_of_gpushare_node_does_not_have_is_refused_and_taken_back(
+    labelled: Labelled,
+) -> None:
+    """A pod has the kubelet's folders of one mode, and the kubelet the folders of all."""
+    registry = labelled.kubelet / "plugins_registry"
+    registry.mkdir()
+    assert labelled.step(wanted_mode="dra")[NODE_MODE]["value"] == "dra"
+    registry.rmdir()  # the chart has another mode now
+    assert labelled.step(wanted_mode="dra", wanted_policy="burst-share").keys() == {POLICY}
+    [event] = labelled.events(IGNORED)
+    assert event["message"] == (
+        f"node label gpushare.io/wanted-mode=dra: gpushare-node has no {registry}, by which it "
+        "serves this mode. Set the mode of the chart, or remove the label. Nothing was changed."
+    )
+    assert labelled.step(wanted_mode="plugin") == {}
+    assert labelled.step(wanted_mode="annotations")[NODE_MODE]["value"] == "annotations"
 
 
 def test_a_node_that_accepts_no_labels_is_left_alone(labelled: Labelled) -> None:
