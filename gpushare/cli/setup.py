@@ -64,6 +64,11 @@ if TYPE_CHECKING:
     help="With --simulate: the number of cards. Default: 1.",
 )
 @click.option(
+    "--driver-later",
+    is_flag=True,
+    help="Do not stop if there is no NVIDIA driver yet: gpushared loads it when it is there.",
+)
+@click.option(
     "--root",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     default=Path("/"),
@@ -81,6 +86,7 @@ def command(
     mode: NodeMode | None,
     simulate: str | None,
     cards: int | None,
+    driver_later: bool,
     root: Path,
 ) -> None:
     """Set up GPU sharing on this machine, or undo it.
@@ -112,7 +118,14 @@ def command(
             units += [unit for unit in (EXPORTER, NODE) if unit.is_in(record) and unit not in units]
             if simulate is None and str(SIMULATOR) in record.trees:
                 simulate = ""  # the cards that exist, whatever their profile
-        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode, cards=cards or 1)
+        wanted = SetupOptions(
+            _engines(runtimes, root),
+            simulate,
+            low_level,
+            mode,
+            cards=cards or 1,
+            driver_later=driver_later,
+        )
         done = []
         if not again or record.files:
             for _ in _plan(record, wanted, units):

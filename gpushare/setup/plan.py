@@ -67,6 +67,7 @@ class SetupOptions:
     mode: NodeMode | None = None  # how pods request shares; None: as before
     source: install.InstallSource | None = None  # None: the C programs of this Python package
     cards: int = 1
+    driver_later: bool = False  # do without a driver, which gpushared loads when it is there
 
 
 def plan_setup(record: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]:
@@ -93,15 +94,29 @@ def plan_setup(record: InstallRecord, wanted: SetupOptions) -> Iterator[SetupSte
         yield from _simulated(record, wanted.simulate, wanted.cards)
         cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(record, programs)
     else:
-        installed = driver.find(root)
-        cdi = yield from _cdi(record, installed)
-        links = {name: _real(root, installed.library(name)) for name in (driver.CUDA, driver.NVML)}
+        cdi, links = yield from _driver(record, is_optional=wanted.driver_later)
     yield from _links(record, links)
     yield from _command(record)
     yield from plan_configuration(record, cdi, wanted.mode)
     yield from _units(record, units)
     for name, location in locations.items():
         yield from _registration(record, name, location)
+
+
+def _driver(
+    record: InstallRecord, *, is_optional: bool
+) -> Generator[SetupStep, None, tuple[Path, dict[str, Path]]]:
+    """Yield the steps for the machine's driver; return its CDI spec and its libraries."""
+    root = record.root
+    try:
+        installed = driver.find(root)
+    except driver.DriverMissing as error:
+        if not is_optional:
+            raise
+        yield SetupStep(f"gpushared loads the driver when it is there: {error}")
+        return CDI, {}
+    cdi = yield from _cdi(record, installed)
+    return cdi, {name: _real(root, installed.library(name)) for name in (driver.CUDA, driver.NVML)}
 
 
 def _programs(

@@ -75,6 +75,25 @@ def test_a_machine_gets_so_many_simulated_cards(machine: Path) -> None:
     assert "3" not in names
 
 
+def test_a_machine_without_a_driver_is_set_up_if_it_comes_later(machine: Path) -> None:
+    libraries = machine / "usr/lib/x86_64-linux-gnu"
+    away = libraries.rename(machine / "away")
+    refused = setup(machine)
+    assert refused.exit_code == 1
+    assert not (machine / "etc/gpushare/gpushare.yaml").exists()
+    assert "ok    gpushared loads the driver when it is there: " in (
+        setup(machine, "--driver-later").output
+    )
+    spec = machine / "var/lib/gpushare/driver.json"
+    assert not spec.exists()
+    assert "cdi_spec: /var/lib/gpushare/driver.json" in (
+        (machine / "etc/gpushare/gpushare.yaml").read_text()
+    )
+    away.rename(libraries)
+    setup(machine, "--driver-later")
+    assert spec.exists()
+
+
 def test_a_second_run_does_nothing_twice(machine: Path) -> None:
     setup(machine)
     before = snapshot(machine)
