@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import tarfile
 from pathlib import Path
@@ -18,6 +19,7 @@ SOURCE: Final = Path("packaging/helm") / NAME
 # : The files that templates read, beside the chart's own files. helm reads nothing outside of a
 # chart.
 _READ_BY_TEMPLATES: Final = ("configs/prometheus/*.yaml", "configs/grafana/*.json")
+_SCHEMA: Final = "values.schema.json"
 _VERSION: Final = re.compile(r"(?m)^(version|appVersion): \S+$")
 
 
@@ -58,4 +60,14 @@ def files(workspace: Workspace) -> dict[str, bytes]:
         for path in sorted(top.glob(pattern)):
             if path.is_file():
                 chart_files.setdefault(str(path.relative_to(top)), path.read_bytes())
+    chart_files[_SCHEMA] = _with_configuration(chart_files[_SCHEMA], workspace)
     return chart_files | {"LICENSE": (workspace.root / "LICENSE").read_bytes()}
+
+
+def _with_configuration(schema: bytes, workspace: Workspace) -> bytes:
+    """Return the schema of the values with that of gpushare.yaml, which keeps its own $id."""
+    loaded = json.loads(schema)
+    keys = json.loads((workspace.root / "configs/gpushare.schema.json").read_bytes())
+    keys.pop("$schema")  # helm reads one dialect in a file
+    loaded["properties"]["configuration"].setdefault("allOf", []).append(keys)
+    return json.dumps(loaded, indent=2).encode()

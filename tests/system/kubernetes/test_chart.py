@@ -57,7 +57,7 @@ COPIED: tuple[dict[str, Any], ...] = (
         "resources": {"limits": {"memory": "1Gi"}},
         "configuration": {
             "kubernetes": {"node": "n"},
-            "max_per_card": {"memory": "75%"},
+            "max_per_request": {"memory": "75GiB"},
             "driver": {},
         },
         "admission": {
@@ -162,6 +162,9 @@ def test_each_version_gets_the_modes_that_it_has(version: str, mode: str) -> Non
         ({"image": {"tag": "a b"}}, "image/tag"),
         ({"image": {"repository": ""}}, "image/repository"),
         ({"configuration": {"kubernetes": {"mode": "dra"}}}, "configuration/kubernetes/mode"),
+        ({"configuration": {"max_tenant": 3}}, "max_tenant"),
+        ({"configuration": {"max_tenants": "many"}}, "configuration/max_tenants"),
+        ({"configuration": {"max_per_request": {"cores": "many"}}}, "max_per_request/cores"),
         ({"kubeletDir": "kubelet"}, "kubeletDir"),
         ({"admission": {"translate": "v2"}}, "admission/translate"),
         ({"admission": {"nvidia": "yes"}}, "admission/nvidia"),
@@ -173,7 +176,7 @@ def test_each_version_gets_the_modes_that_it_has(version: str, mode: str) -> Non
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
-    refused = helm("template", str(SOURCE), values=values)
+    refused = helm("template", str(whole_chart()), values=values)
     assert refused.returncode != 0
     assert place in refused.stderr
 
