@@ -36,6 +36,10 @@ _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 class KubeletPlugin(Protocol):
     """One route by which the kubelet hands out shares."""
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the kubelet has accepted it."""
+
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Take the cards as gpushared reports them."""
 
@@ -56,6 +60,8 @@ def main() -> None:
             with closing(ApiServer(find_credentials(arguments.kubeconfig))) as api:
                 _reporter(api, client, arguments, log).remove()
             return
+        if arguments.ready_file is not None:
+            arguments.ready_file.unlink(missing_ok=True)
         # Before any thread exists, so that the main thread alone waits for them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
         check_libraries()
@@ -63,7 +69,8 @@ def main() -> None:
             log.note("mode", f"kubernetes.mode is {mode}")
             with ExitStack() as ended:
                 plugins = _plugins(mode, arguments, client, log, ended)
-                if not _run(mode, client, CardFollower(client, log), plugins):
+                follower = CardFollower(client, log)
+                if not _run(mode, client, follower, plugins, arguments.ready_file):
                     return
     except UserError as error:
         exit_with(error, "gpushare-node")
@@ -155,9 +162,16 @@ def _api_server(mode: NodeMode, arguments: argparse.Namespace, log: StatusLog) -
 
 
 def _run(
-    mode: NodeMode, client: Client, follower: CardFollower, plugins: Sequence[KubeletPlugin]
+    mode: NodeMode,
+    client: Client,
+    follower: CardFollower,
+    plugins: Sequence[KubeletPlugin],
+    ready: Path | None,
 ) -> bool:
-    """Serve until SIGTERM, or until the node has another mode; return whether it has."""
+    """Serve until SIGTERM, or until the node has another mode; return whether it has.
+
+    `ready` is created once the kubelet has registered what there is to register.
+    """
     for tick in count(1):
         if tick % MODE_TICKS == 0 and _has_changed(mode, client):
             return True
@@ -166,6 +180,9 @@ def _run(
             if cards is not None:
                 plugin.update(cards)
             plugin.step()
+        if ready is not None and all(plugin.is_registered for plugin in plugins):
+            ready.touch()
+            ready = None
         if signal.sigtimedwait(_ENDS, TICK_SECONDS) is not None:
             break
     return False
@@ -216,6 +233,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="credentials for the API server (default: the pod's service account, otherwise "
         "/etc/gpushare/kubeconfig)",
+    )
+    parser.add_argument(
+        "--ready-file",
+        type=Path,
+        metavar="FILE",
+        help="create FILE once the kubelet has registered this node's shares",
     )
     parser.add_argument(
         "--remove",

@@ -17,7 +17,14 @@ from typing import Any, Final
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
-from gpushare.kubernetes.api.events import EventRecorder, EventReporter
+from gpushare.kubernetes.api.events import (
+    MESSAGE_CHARACTERS,
+    WARNING,
+    EventRecorder,
+    EventReporter,
+    KubernetesEvent,
+    NodeObject,
+)
 from gpushare.kubernetes.api.labels import NODES, NodeLabels, NodeSettings
 from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
@@ -30,6 +37,7 @@ VERIFY_SECONDS: Final = 300.0
 #: A restart of gpushared is over by then. After it, the scheduler gets no card of this node.
 OUTAGE_SECONDS: Final = 15.0
 OUTAGE: Final = "daemon: gpushared is not running"
+NO_CARDS: Final = "GpuNoCards"
 _CLOSE_SECONDS: Final = 5.0
 
 
@@ -56,6 +64,7 @@ class NodeReporter:
         self._labels = NodeLabels(api, name)
         self._slices = SlicePublisher(api, name)
         recorder = EventRecorder(api, name)
+        self._recorder = recorder
         self._events = EventReporter(source, recorder)
         self._settings = NodeSettings(source, recorder, kubelet)
         query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
@@ -68,6 +77,7 @@ class NodeReporter:
         self._withdrawn = False
         self._located: frozenset[str] = frozenset()  # the cards of `_roots`
         self._roots: dict[str, str] = {}
+        self._without_cards = ""  # why the node has none, as last reported
         self._node: NodeCards | None = None
         self._status: Mapping[str, Any] | None = None  # None: gpushared is away
         self._answered = 0.0
@@ -119,6 +129,7 @@ class NodeReporter:
         if node is not None:
             self._try("labels", lambda: self._labels.write(node))
             self._try("settings", self._apply_labels)
+            self._try("cards", self._report_no_cards)
             if node.mode != "dra":
                 self._try("slices", self._withdraw)
             elif self._registered:
@@ -131,6 +142,21 @@ class NodeReporter:
             return
         for node in self._nodes.objects():
             self._settings.apply(node, self._status)
+
+    def _report_no_cards(self) -> None:
+        """Have an event on the node say why there is nothing to register, once."""
+        if self._status is None:
+            return
+        why = ""
+        if not self._status["cards"]:
+            reason = next(iter(self._status["warnings"]), "see gpushare doctor")
+            why = f"gpushared has no card: {reason}"[:MESSAGE_CHARACTERS]
+        for node in self._nodes.objects():
+            if why and why != self._without_cards:
+                about = NodeObject(node["metadata"]["name"], node["metadata"]["uid"])
+                event = KubernetesEvent(about, NO_CARDS, WARNING, why, time.time(), "")
+                self._recorder.record(event)
+            self._without_cards = why
 
     def _serve(self) -> None:
         while not self._api.stop.is_set():

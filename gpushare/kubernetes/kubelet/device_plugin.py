@@ -68,6 +68,11 @@ class DevicePlugin:
         self._cards: tuple[SchedulableCard, ...] = ()
         self._devices = Broadcast(clock)
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the kubelet has accepted it."""
+        return self._registered is not None
+
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Report the cards to the kubelet; UserError if a list of them would be too long."""
         cards = tuple(card for card in cards if card.allows_shares)

@@ -15,13 +15,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from gpushare.client import Client
+from gpushare.client import Client, DaemonUnreachable
 from gpushare.errors import UserError
 from gpushare.kubernetes.kubelet.grpc_service import (
     DRA_HEALTHY,
@@ -49,6 +51,11 @@ PATH_BYTES: Final = 107  # of a Unix socket (sun_path, with a zero at the end)
 HEALTH_TIMEOUT_SECONDS: Final = 60
 _HEALTH_SECONDS: Final = HEALTH_TIMEOUT_SECONDS / 3
 WHOLE_CARD_CORES: Final = 100
+#: How long a call waits for gpushared. The kubelet waits 45 s, and repeats a call that failed late.
+AWAY_SECONDS: Final = 10.0
+AGAIN_SECONDS: Final = 0.2
+
+T = TypeVar("T")
 
 
 class ClaimSource(Protocol):
@@ -93,6 +100,7 @@ class DraPlugin:
         pod_uid: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.is_registered = False
         self._pool, self._claims, self._client = pool, claims, client
         self._prepared, self._registered = prepared, registered
         self._log, self._clock = log, clock
@@ -101,6 +109,7 @@ class DraPlugin:
         self._cards: tuple[SchedulableCard, ...] = ()
         self._health = Broadcast(clock)
         self._health_at = 0.0
+        self._closed = threading.Event()
 
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Take the cards as gpushared reports them."""
@@ -135,6 +144,7 @@ class DraPlugin:
 
     def close(self) -> None:
         """Remove the sockets; the kubelet does not, and would call them."""
+        self._closed.set()
         self._health.close()
         self._close_servers()
 
@@ -164,11 +174,22 @@ class DraPlugin:
 
     def _status(self, request: Any, _call: Call) -> Values:
         if request.plugin_registered:
+            self.is_registered = True
             self._log.note("kubelet", f"the kubelet has registered {DRIVER}")
             self._registered()
         else:
             self._log.note("kubelet", f"the kubelet refused {DRIVER}: {request.error}")
         return {}
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Return what gpushared answers: an upgrade, for example, restarts it meanwhile."""
+        until = self._clock() + AWAY_SECONDS
+        while True:
+            try:
+                return ask()
+            except DaemonUnreachable:
+                if self._clock() >= until or self._closed.wait(AGAIN_SECONDS):
+                    raise
 
     def _prepare_claims(self, request: Any, _call: Call) -> Values:
         return {"claims": {claim.uid: self._prepare(claim) for claim in request.claims}}
@@ -178,7 +199,8 @@ class DraPlugin:
         claim = None
         try:
             claim = self._read(wanted)
-            reply = self._client.prepare_claim(
+            prepare = partial(
+                self._client.prepare_claim,
                 claim.uid,
                 namespace=claim.namespace,
                 name=claim.name,
@@ -186,6 +208,7 @@ class DraPlugin:
                 devices=[self._granted(device) for device in claim.devices],
                 parameters=_parameters(claim),
             )
+            reply = self._asked(prepare)
         except UserError as error:
             self._log.note(f"claim {wanted.uid}", f"claim {where}: {error}")
             if claim is not None:
@@ -231,7 +254,7 @@ class DraPlugin:
 
     def _unprepare(self, claim: Any) -> Values:
         try:
-            self._client.unprepare_claim(claim.uid)
+            self._asked(lambda: self._client.unprepare_claim(claim.uid))
         except UserError as error:
             return {"error": str(error)}
         self._prepared.forget(claim.uid)

@@ -181,6 +181,22 @@ def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
     assert place in refused.stderr
 
 
+def test_an_upgrade_leaves_no_node_without_a_driver_of_claims() -> None:
+    """In the other modes, a second instance would displace the first one's device plugin."""
+    for mode in MODES:
+        (found,) = of("DaemonSet", rendered({"mode": mode}))
+        expected = {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}} if mode == "dra" else {}
+        assert found["spec"].get("updateStrategy", {}) == expected
+
+
+def test_a_pod_is_ready_once_the_kubelet_has_registered_it() -> None:
+    (container,) = pod()["containers"]
+    (file,) = (word for word in container["args"] if word.startswith("--ready-file="))
+    path = file.partition("=")[2]
+    assert container["startupProbe"]["exec"]["command"] == ["test", "-e", path]
+    assert str(Path(path).parent) in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
 def test_nodes_have_simulated_cards_if_the_values_say_so() -> None:
     def options(values: Any) -> list[str]:
         words = pod(values)["initContainers"][0]["args"]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpushare.client import Client, RequestRefused
+from gpushare.client import Client, DaemonUnreachable, RequestRefused
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
 from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
-from gpushare.kubernetes.kubelet.dra_plugin import DraPlugin, plugin_sockets
+from gpushare.kubernetes.kubelet import dra_plugin
+from gpushare.kubernetes.kubelet.dra_plugin import AWAY_SECONDS, DraPlugin, plugin_sockets
 from gpushare.protocol.kubernetes import device_name
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
 from tests.system.waiting import wait_until
@@ -53,6 +54,7 @@ class Daemon(Client):
 
     def __init__(self) -> None:
         self.refusal = ""
+        self.is_away: Callable[[], bool] = lambda: False
         self.prepared: dict[str, dict[str, Any]] = {}
         self.followed: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -72,6 +74,8 @@ class Daemon(Client):
         devices: Sequence[Any],
         parameters: Mapping[str, str] | None = None,
     ) -> Any:
+        if self.is_away():
+            raise DaemonUnreachable("gpushared is not running")
         if self.refusal:
             raise RequestRefused(self.refusal)
         wanted = {"name": f"{namespace}/{name}", "pods": list(pods), "devices": list(devices)}
@@ -219,6 +223,29 @@ def test_each_claim_has_an_answer_of_its_own(
     assert daemon.refused == {"claim-1": "the card is lost"}
 
 
+def test_a_claim_waits_some_seconds_for_a_gpushared_that_restarts(
+    kubelet: DraKubelet,
+    cluster: Cluster,
+    daemon: Daemon,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dra_plugin, "AGAIN_SECONDS", 0.0)
+    cluster.allocate(part(A))
+    until = 0.0
+
+    def is_away() -> bool:
+        clock.now += 1.0
+        return clock.now < until
+
+    daemon.is_away = is_away
+    until = clock.now + AWAY_SECONDS / 2
+    assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
+    until = clock.now + 3 * AWAY_SECONDS
+    assert kubelet.prepare(CLAIM)["claim-1"]["error"] == "gpushared is not running"
+    assert clock.now < until
+
+
 def test_a_claim_is_released_once_or_again(
     kubelet: DraKubelet, cluster: Cluster, daemon: Daemon
 ) -> None:
@@ -273,18 +300,21 @@ def test_a_kubelet_is_told_the_health_of_each_card(
         assert first == CARDS[0]
 
 
+@pytest.mark.parametrize("ends_first", ["old", "new"])
 def test_two_instances_of_a_rolling_update_answer_for_each_other(
-    folder: Path, make: Make, cluster: Cluster, daemon: Daemon
+    folder: Path, make: Make, cluster: Cluster, daemon: Daemon, ends_first: str
 ) -> None:
     old = make(POD)
+    assert not old.is_registered
     with DraKubelet(folder) as kubelet:
         kubelet.look()
         cluster.allocate(part(A))
         kubelet.prepare(CLAIM)
-        make(POD.replace("1", "2"))
+        new = make(POD.replace("1", "2"))
         kubelet.look()
         assert len(kubelet.drivers) == 2
-        old.close()
+        assert (old.is_registered, new.is_registered) == (True, True)
+        {"old": old, "new": new}[ends_first].close()
         kubelet.look()
         assert len(kubelet.drivers) == 1
         assert kubelet.prepare(CLAIM)["claim-1"]["devices"]

@@ -14,6 +14,7 @@ import pytest
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.__main__ import main
 from gpushare.kubernetes.api import reporter
+from gpushare.kubernetes.api.events import EVENTS
 from gpushare.kubernetes.api.labels import NodeLabels
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
@@ -77,6 +78,22 @@ def test_a_row_that_is_malformed_does_not_end_the_reporter(
     wait_until(lambda: "internal error" in said.getvalue())
     daemon.rows = [card(0)]
     wait_until(lambda: label(cluster) == "dra")
+
+
+def test_a_node_without_a_card_says_why_in_one_event(
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
+) -> None:
+    rows, daemon.rows = daemon.rows, []
+    daemon.warnings = ["no driver: there is no libcuda.so.1", "something else"]
+    made.start()
+    wait_until(lambda: bool(cluster.of(EVENTS)))
+    wait_until(lambda: label(cluster) == "dra")
+    daemon.rows = rows
+    wait_until(lambda: label(cluster, "gpushare.io/gpu.count") == "2")
+    [event] = cluster.of(EVENTS)
+    assert (event["reason"], event["type"], event["count"]) == (reporter.NO_CARDS, "Warning", 1)
+    assert event["message"] == "gpushared has no card: no driver: there is no libcuda.so.1"
+    assert event["involvedObject"]["kind"] == "Node"
 
 
 def test_what_stays_is_removed_on_request(

@@ -31,6 +31,7 @@ class FakeGpushared(Client):
     rows: list[dict[str, Any]] = field(default_factory=lambda: [card(0), card(1)])
     containers: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     mode: str = "dra"
     is_away: bool = False
     refuses: bool = False
@@ -49,7 +50,8 @@ class FakeGpushared(Client):
     def status(self) -> Any:
         self._answer()
         settings = {"accepts_node_labels": self.accepts, "node_settings": dict(self.settings)}
-        return {**STATUS, "kubernetes_mode": self.mode, **settings}
+        found = {"cards": len(self.rows), "warnings": self.warnings}
+        return {**STATUS, "kubernetes_mode": self.mode, **found, **settings}
 
     def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
         self.requests += 1
