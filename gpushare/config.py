@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from gpushare.prices import Prices, prices
 from gpushare.protocol.kubernetes import MODES, NodeMode
-from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, NODE_MODE, NodeSetting
+from gpushare.quota.node_settings import (
+    ALLOWED_MODE,
+    CORDONED,
+    NODE_MODE,
+    RELEASED,
+    NodeSetting,
+)
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import parse_size
 from gpushare.quota.values import parse_duration
@@ -177,6 +183,12 @@ class Config:
             node_settings=dict(settings),
             of_file=plain,
         )
+
+    @property
+    def driver_released(self) -> str:
+        """Why gpushared must not hold the driver, "" if it may: a label of the node."""
+        setting = self.node_settings.get(RELEASED)
+        return f"it is about to be unloaded ({setting['source']})" if setting else ""
 
     def rule_of(self, index: int, uuid: str, model: str) -> CardRule:
         """Return which requests a card accepts, and the maximum number of shares."""

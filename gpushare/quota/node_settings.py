@@ -20,6 +20,7 @@ POLICY: Final = "defaults.policy"
 PLACEMENT: Final = "defaults.placement"
 ALLOWED_MODE: Final = "cards.allowed_mode"  # of all cards
 NODE_MODE: Final = "kubernetes.mode"
+RELEASED: Final = "driver.released"  # gpushared has let go of it, so that it can be unloaded
 CORDONED: Final = "cards.cordoned"  # UUIDs; `gpushare card cordon` does the same for one card
 #: Of the tables: what a vendor's label does here.
 APPLIED: Final = "gpushare-node applies it as"
@@ -47,6 +48,7 @@ NODE_SETTINGS: Final[Mapping[str, Key]] = {
         ("annotations", "plugin", "dra"),
         "How pods request shares on the node, as the label gpushare.io/mode reports.",
     ),
+    RELEASED: choice_key(RELEASED, ("yes",), "Whether the driver is about to be unloaded."),
     CORDONED: Key(
         CORDONED,
         "",

@@ -403,6 +403,7 @@ class Nvml:
         self._loaded = _NOTHING  # immutable: published for all threads
         self._vanished: tuple[Card, ...] = ()
         self._no_limits = False
+        self._released = ""  # why no worker may hold the driver
         # All below is the thread's.
         self._worker: WorkerProcess | None = None
         self._loads = 0
@@ -445,6 +446,13 @@ class Nvml:
     def renew(self, library: Path, env: Mapping[str, str]) -> None:
         """Reload the library from its current path."""
         self._ask(lambda: self._renew(library, env))
+
+    def release(self, why: str) -> None:
+        """Let go of the driver, and do not load it again while there is a reason `why`."""
+        if why != self._released:
+            self._released = why
+            if why:
+                self._questions.put(self._let_go)
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards, and behind them those that were there and are not listed any more."""
@@ -541,6 +549,8 @@ class Nvml:
 
     def _ready(self) -> None:
         """See that there is a worker that has loaded the library."""
+        if self._released:
+            raise DriverError(self._released)
         if self._worker is not None:
             if self._unhealthy and time.monotonic() - self._backoff.since > self._again_seconds:
                 self._replace(self._worker, keep=True)

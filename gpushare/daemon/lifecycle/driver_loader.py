@@ -111,6 +111,8 @@ class DriverLoader:
 
     def _load(self) -> LoadedDriver:
         state = self._state
+        if state.node.config.driver_released:
+            raise NoSpec(state.node.config.driver_released)
         files = load_driver_files(state.node.config)
         time_scale = _time_scale(files)  # before we are one of the simulated device's clients
         nvml = self._open(files)
@@ -156,8 +158,10 @@ class DriverLoader:
     def measure_missing(self) -> None:
         """Measure again the contexts that could not be measured: their cards were full."""
         driver = self._state.node.driver
-        if driver is None or all(
-            driver.contexts.is_measured(card) or card.is_divided for card in driver.cards
+        if (
+            driver is None
+            or self._state.node.driver_fault
+            or all(driver.contexts.is_measured(card) or card.is_divided for card in driver.cards)
         ):
             return
         self._measure_contexts(driver)
@@ -345,6 +349,10 @@ def take_over_changed_driver(node: Node) -> None:
     loaded = node.driver
     if loaded is None:
         return
+    loaded.nvml.release(node.config.driver_released)
+    if node.config.driver_released:
+        node.driver_fault = f"the driver cannot be used: {node.config.driver_released}"
+        raise NoDriver(node.driver_fault)
     now = driver_fingerprint(loaded.files, simulated=loaded.is_simulated)
     if node.fingerprint is None:
         node.fingerprint = now

@@ -75,7 +75,8 @@ class MpsSupervisor:
         state, driver = self._state, self._state.node.driver
         if driver is None:
             return
-        wanted = {card.uuid: card for card in driver.cards if state.node.backend_of(card) == MPS}
+        cards = () if state.node.config.driver_released else driver.cards
+        wanted = {card.uuid: card for card in cards if state.node.backend_of(card) == MPS}
         program = find_program(driver) if wanted else None
         for uuid in self._cards.keys() - wanted.keys():
             self._end(uuid)

@@ -9,6 +9,7 @@ checked. What it decides is decided below, in lifecycle/ and operator/; what it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from signal import Signals
 from typing import Any, Final
@@ -26,8 +27,10 @@ from gpushare.daemon.lifecycle import (
     scheduled,
     tenant_names,
 )
+from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
 from gpushare.daemon.mps.supervisor import MpsSupervisor
+from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import cards, reload, resize
 from gpushare.daemon.operator.run_state import RunControl, StopRequest
 from gpushare.daemon.placement.model import Card
@@ -427,4 +430,6 @@ class Operations:
             raise MalformedRequest("value is missing")
         else:
             reload.set_node_setting(key, value, source, self._state.node, self._state.ledger)
+        with suppress(NoDriver):  # kept in node.driver_fault, which status shows
+            take_over_changed_driver(self._state.node)
         return reply()

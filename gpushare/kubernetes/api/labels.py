@@ -34,6 +34,7 @@ from gpushare.quota.node_settings import (
     NODE_SETTINGS,
     OWN,
     OWN_LABELS,
+    RELEASED,
     NodeSetting,
     read_own_label,
 )
@@ -160,6 +161,11 @@ class NodeLabels:
 # gpushare's own label takes precedence over those of other systems. A label with a bad value, and
 # two systems' labels that disagree, change nothing: they are reported as events on the node.
 
+#: The GPU operator's: "true", or why the programs that use the driver have to go. It evicts pods
+#: with nvidia.com/gpu, and waits for DaemonSets. Source: GPU operator 26.7, k8s-driver-manager.
+OPERATOR_LABEL: Final = "nvidia.com/gpu.deploy.client"
+_PAUSED: Final = ("paused-for-driver-upgrade", "paused-for-mig-change")
+IN_USE: Final = "GpuDriverInUse"
 IGNORED: Final = "GpuLabelIgnored"
 CHANGED: Final = "GpuSettingChanged"
 
@@ -193,6 +199,9 @@ def settings_of(node: Object) -> WantedSettings:
     ]
     problems = [value.problem for value in label_values if value.problem]
     settings: dict[str, NodeSetting] = {}
+    if labels.get(OPERATOR_LABEL) in _PAUSED:
+        source = f"node label {OPERATOR_LABEL}={labels[OPERATOR_LABEL]}"
+        settings[RELEASED] = NodeSetting(value="yes", source=source)
     kept = set()
     for key in NODE_SETTINGS:
         candidates = [label for label in label_values if label.key == key]
@@ -282,10 +291,13 @@ class NodeSettings:
                 problems.append(str(error))
             else:
                 self._report(node, NORMAL, CHANGED, _changed(key, setting), f"{self._clock()}")
-        for problem in problems:
-            if problem not in self._reported:
-                self._report(node, WARNING, IGNORED, f"{problem} Nothing was changed.", "")
-        self._reported = frozenset(problems)
+        told = [(IGNORED, f"{problem} Nothing was changed.") for problem in problems]
+        if RELEASED in wanted.settings and status["tenants"]:
+            told.append((IN_USE, f"{status['tenants']} containers {_HOLD}"))
+        for reason, text in told:
+            if text not in self._reported:
+                self._report(node, WARNING, reason, text, "")
+        self._reported = frozenset(text for _, text in told)
 
     def _served(self, wanted: WantedSettings) -> WantedSettings:
         """Return `wanted` without a mode that gpushare-node cannot serve: its pod has one mode's.
@@ -310,7 +322,16 @@ class NodeSettings:
         self._recorder.record(KubernetesEvent(about, reason, kind, text, self._clock(), number))
 
 
+_HOLD: Final = (
+    "of gpushare use the driver, which cannot be unloaded before they have ended. No operator "
+    "knows their requests: run kubectl drain, or gpushare card drain on the node."
+)
+
+
 def _changed(key: str, setting: NodeSetting | None) -> str:
+    if key == RELEASED:
+        what = "does not hold the driver any more" if setting else "may use the driver again"
+        return f"gpushared {what}: {setting['source'] if setting else OPERATOR_LABEL}"
     if setting is None:
         return f"{key} is as gpushare.yaml sets it: no label sets it any more"
     by = f"{key} is {setting['value']}, by the {setting['source']}"

@@ -25,11 +25,12 @@ from gpushare.kubernetes.api.events import (
     KubernetesEvent,
     NodeObject,
 )
-from gpushare.kubernetes.api.labels import NODES, NodeLabels, NodeSettings
+from gpushare.kubernetes.api.labels import NODES, NodeLabels, NodeSettings, settings_of
 from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.kubernetes.cards import NodeCards, node_cards, pcie_roots
 from gpushare.protocol.kubernetes import DRIVER
+from gpushare.quota.node_settings import RELEASED
 
 STEP_SECONDS: Final = 5.0
 #: How often labels are compared with the node, which something else may change.
@@ -108,6 +109,10 @@ class NodeReporter:
         self._nodes.close()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
+        if any(RELEASED in settings_of(node).settings for node in self._nodes.objects()):
+            # This pod ends by that label. The second step has the cards as the first left them.
+            self.step()
+            self.step()
 
     def remove(self) -> None:
         """Remove the node's labels and slices: it offers no cards any more. ApiError.

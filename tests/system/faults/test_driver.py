@@ -13,6 +13,7 @@ import pytest
 
 from gpushare import simulator
 from gpushare.client import Client
+from gpushare.quota.node_settings import RELEASED, NodeSetting
 from gpushare.verify import image
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
@@ -140,6 +141,20 @@ def tenants(machine: MachineWithFaults) -> Iterator[list[ProbeTenant]]:
 
 def logged(machine: MachineWithFaults, *names: str) -> int:
     return len(machine.events(*names))
+
+
+@pytest.mark.gate
+def test_a_driver_that_is_about_to_be_unloaded_is_held_by_no_process(
+    machine: MachineWithFaults,
+) -> None:
+    assert machine.worker()
+    setting = NodeSetting(value="yes", source="node label x")
+    machine.client.set_node_setting(RELEASED, setting)
+    wait_until(lambda: not machine.worker())
+    assert "about to be unloaded (node label x)" in machine.refusal(0)
+    machine.client.set_node_setting(RELEASED, None)
+    wait_until(machine.is_well)
+    assert machine.worker()
 
 
 @pytest.mark.gate

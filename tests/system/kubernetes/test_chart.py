@@ -18,6 +18,7 @@ from packages import chart
 from packages.workspace import Workspace
 
 from gpushare import settings
+from gpushare.kubernetes.api.labels import OPERATOR_LABEL
 from gpushare.protocol.kubernetes import MODES
 from tests.admission import mutate, violations
 from tests.stack.program import find
@@ -195,6 +196,15 @@ def test_a_pod_is_ready_once_the_kubelet_has_registered_it() -> None:
     path = file.partition("=")[2]
     assert container["startupProbe"]["exec"]["command"] == ["test", "-e", path]
     assert str(Path(path).parent) in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_the_pod_leaves_a_node_whose_driver_the_gpu_operator_unloads() -> None:
+    affinity = pod()["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    [[value], [absent]] = [term["matchExpressions"] for term in terms]
+    assert value == {"key": OPERATOR_LABEL, "operator": "In", "values": ["true"]}
+    assert absent == {"key": OPERATOR_LABEL, "operator": "DoesNotExist"}
+    assert "affinity" not in pod({"state": "absent"})
 
 
 def test_nodes_have_simulated_cards_if_the_values_say_so() -> None:

@@ -114,6 +114,7 @@ class FakeDriver(Nvml):
         self.rounds_to = 1
         self.near = NO_LINKS
         self.renewed: list[Path] = []
+        self.released = ""
         self.refuses_to_load = ""
         # The real one asks the kernel's module, which may be of another version than the file.
         self.version_of: Callable[[Path], str] = lambda file: file.name.partition(".so.")[2]
@@ -133,6 +134,9 @@ class FakeDriver(Nvml):
             raise DriverError(self.refuses_to_load)
         self.renewed.append(library)
         self.driver_version = self.version_of(library)
+
+    def release(self, why: str) -> None:
+        self.released = why
 
     def cards(self) -> tuple[Card, ...]:
         return self._cards

@@ -12,7 +12,9 @@ import pytest
 from gpushare.daemon.cards.mps_state import MpsRefused
 from gpushare.daemon.mps import supervisor as module
 from gpushare.daemon.mps.supervisor import MpsSupervisor, find_program
+from gpushare.daemon.operator.reload import set_node_setting
 from gpushare.host.rooted_tree import RootedTree
+from gpushare.quota.node_settings import RELEASED
 
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card
@@ -36,6 +38,16 @@ def test_a_machine_without_the_program_says_so(
     supervisor = MpsSupervisor(node)
     node.decide.run(supervisor.check)
     assert "has no nvidia-cuda-mps-control" in node.node.mps.fault_of(card(0).uuid)
+
+
+def test_no_server_holds_a_driver_that_is_about_to_be_unloaded(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_program", lambda _: pytest.fail("it looks for the program"))
+    set_node_setting(RELEASED, "yes", "node label x", node.node, node.ledger)
+    supervisor = MpsSupervisor(node)
+    node.decide.run(supervisor.check)
+    assert node.node.mps.fault_of(card(0).uuid) == ""
 
 
 def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: FakeDaemon) -> None:

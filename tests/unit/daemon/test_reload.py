@@ -14,6 +14,8 @@ import pytest
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
+from gpushare.daemon.lifecycle.driver_loader import DriverLoader, take_over_changed_driver
+from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import reload as module
 from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.reload import (
@@ -27,7 +29,7 @@ from gpushare.daemon.operator.reload import (
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, POLICY
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, POLICY, RELEASED
 
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver
@@ -218,6 +220,33 @@ def test_a_node_can_refuse_its_labels(tmp_path: Path) -> None:
             set_node_setting(POLICY, "best-effort", QGPU, made.node, made.ledger)
     with labelled(tmp_path, "kubernetes: {node_labels: false}") as after:
         assert policy(after) == "fixed-share"
+
+
+def test_a_driver_that_is_about_to_be_unloaded_is_let_go_of(tmp_path: Path) -> None:
+    source = "node label nvidia.com/gpu.deploy.client=paused-for-driver-upgrade"
+    why = f"it is about to be unloaded ({source})"
+    with labelled(tmp_path) as made:
+        driver = made.node.loaded().nvml
+        assert isinstance(driver, FakeDriver)
+        made.ask("node-setting", key=RELEASED, value="yes", source=source)
+        assert driver.released == why
+        assert {row["schedulable_reason"] for row in made.ask("cards")} == {
+            f"driver: the driver cannot be used: {why}"
+        }
+        with pytest.raises(NoDriver, match="about to be unloaded"):
+            take_over_changed_driver(made.node)  # as each start of a container does
+        made.ask("node-setting", key=RELEASED, value="", source="")
+        assert driver.released == ""
+        assert all(row["is_schedulable"] for row in made.ask("cards"))
+
+
+def test_a_daemon_that_starts_meanwhile_does_not_load_the_driver(tmp_path: Path) -> None:
+    with labelled(tmp_path) as made:
+        set_node_setting(RELEASED, "yes", "node label x", made.node, made.ledger)
+        made.node.driver = None
+        DriverLoader(made).load_late()
+        assert made.node.driver is None
+        assert "about to be unloaded (node label x)" in made.node.no_driver_reason
 
 
 def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Path) -> None:

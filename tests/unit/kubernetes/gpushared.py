@@ -51,6 +51,7 @@ class FakeGpushared(Client):
         self._answer()
         settings = {"accepts_node_labels": self.accepts, "node_settings": dict(self.settings)}
         found = {"cards": len(self.rows), "warnings": self.warnings}
+        found |= {"tenants": len(self.containers)}
         return {**STATUS, "kubernetes_mode": self.mode, **found, **settings}
 
     def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:

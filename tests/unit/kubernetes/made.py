@@ -14,6 +14,7 @@ STATUS: Mapping[str, Any] = {
     "cuda_version": "13.0",
     "isolation": "interposer",
     "kubernetes_mode": "dra",
+    "tenants": 0,
     "accepts_node_labels": True,
     "node_settings": {},
 }

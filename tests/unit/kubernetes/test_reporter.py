@@ -25,12 +25,18 @@ from gpushare.kubernetes.api.events import (
     PodContainer,
     message_of,
 )
-from gpushare.kubernetes.api.labels import CHANGED, IGNORED, NodeSettings
+from gpushare.kubernetes.api.labels import (
+    CHANGED,
+    IGNORED,
+    IN_USE,
+    OPERATOR_LABEL,
+    NodeSettings,
+)
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from gpushare.quota.effective_request import resolve_request
-from gpushare.quota.node_settings import NODE_MODE, POLICY, NodeSetting
+from gpushare.quota.node_settings import NODE_MODE, POLICY, RELEASED, NodeSetting
 from gpushare.quota.request import QuotaRequest
 from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
@@ -134,6 +140,7 @@ class Labelled:
             status = {
                 "accepts_node_labels": self.daemon.accepts,
                 "node_settings": {**self.daemon.settings},
+                "tenants": len(self.daemon.containers),
             }
             self.following.apply(node, status)
         return self.daemon.settings
@@ -206,6 +213,52 @@ def test_a_mode_that_the_pod_of_gpushare_node_does_not_have_is_refused_and_taken
     )
     assert labelled.step(wanted_mode="plugin") == {}
     assert labelled.step(wanted_mode="annotations")[NODE_MODE]["value"] == "annotations"
+
+
+@pytest.mark.parametrize("why", ["paused-for-driver-upgrade", "paused-for-mig-change"])
+def test_the_gpu_operators_label_makes_gpushared_let_go_of_the_driver(
+    labelled: Labelled, why: str
+) -> None:
+    assert labelled.apply({OPERATOR_LABEL: "true"}) == {}
+    source = f"node label {OPERATOR_LABEL}={why}"
+    expected = {RELEASED: {"value": "yes", "source": source}}
+    assert labelled.apply({OPERATOR_LABEL: why}) == expected
+    assert not labelled.events(IN_USE)
+    labelled.daemon.containers = [{}, {}]
+    labelled.apply({OPERATOR_LABEL: why})
+    [event] = labelled.events(IN_USE)
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("2 containers of gpushare use the driver, which cannot be")
+    assert labelled.apply({OPERATOR_LABEL: "true"}) == {}
+    messages = [one["message"] for one in labelled.events(CHANGED)]
+    assert messages == [
+        f"gpushared does not hold the driver any more: {source}",
+        f"gpushared may use the driver again: {OPERATOR_LABEL}",
+    ]
+
+
+def test_a_pod_that_ends_for_a_driver_upgrade_first_releases_the_driver_and_its_cards(
+    made: NodeReporter,
+    cluster: StandInApiServer,
+    daemon: FakeGpushared,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made._registered = True
+    made.step()
+    labels = {OPERATOR_LABEL: "paused-for-driver-upgrade"}
+    cluster.put(NODE, {"metadata": {"labels": labels}})
+    monkeypatch.setattr(made._nodes, "objects", lambda: [cluster.objects[NODE]])
+    set_node_setting = daemon.set_node_setting
+
+    def release(key: str, setting: NodeSetting | None) -> None:
+        set_node_setting(key, setting)
+        reason = "driver: the driver cannot be used"
+        daemon.rows = [card(0, is_schedulable=False, schedulable_reason=reason)]
+
+    monkeypatch.setattr(daemon, "set_node_setting", release)
+    made.close()
+    assert daemon.settings.keys() == {RELEASED}
+    assert [device["taints"][0]["key"] for device in devices(cluster)] == ["gpu.gpushare.io/driver"]
 
 
 def test_a_node_that_accepts_no_labels_is_left_alone(labelled: Labelled) -> None:
