@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kubectl gpushare ls` and `ps`: the cards and the containers of a whole cluster.
+"""`kubectl gpushare`: the cards and the containers of a whole cluster, and a trial of it.
 
 A program of its own, kubectl-gpushare, which kubectl finds by its name in PATH. It runs beside
 kubectl, without gpushared, and imports the standard library and click alone.
@@ -22,8 +22,9 @@ from gpushare.cli.session import GpushareCommand, RootCommand, Session
 from gpushare.cli.text import printable, terminal_table
 from gpushare.errors import ExitStatus
 from gpushare.kubernetes.cluster import ClusterCard, ClusterContainer
-from gpushare.kubernetes.cluster.kubectl import connect, current_namespace
+from gpushare.kubernetes.cluster.kubectl import connect, current_namespace, run_kubectl
 from gpushare.kubernetes.cluster.survey import ClusterNode, ClusterSurvey, problems
+from gpushare.kubernetes.cluster.verify import ClusterTrial
 from gpushare.quota.size import format_size
 
 PROGRAM: Final = "kubectl gpushare"
@@ -91,6 +92,37 @@ def _as_json(ctx: click.Context, _: click.Parameter, output: str | None) -> str:
     return output or ""
 
 
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which a command finds the cluster and its nodes."""
+    for option in (
+        click.option(
+            "--kubeconfig",
+            metavar="FILE",
+            default="",
+            help="Default: $KUBECONFIG, ~/.kube/config, or the pod's service account.",
+        ),
+        click.option(
+            "--context", metavar="NAME", default="", help="The kubeconfig context to use."
+        ),
+        click.option(
+            "--system-namespace",
+            metavar="NAME",
+            default="gpushare-system",
+            show_default=True,
+            help="The namespace of gpushare's chart.",
+        ),
+        click.option("--node", metavar="NAME", default="", help="Only this node."),
+    ):
+        function = option(function)
+    return function
+
+
+def _of_kubectl(context: str, kubeconfig: str) -> tuple[str, ...]:
+    """Return the options that kubectl gets."""
+    given = (("--context", context), ("--kubeconfig", kubeconfig))
+    return tuple(f"{option}={value}" for option, value in given if value)
+
+
 def _plugin_command(name: str, example: str) -> Callable[[Callable[..., None]], click.Command]:
     """Turn a function of a Session and a ClusterRequest into a command."""
 
@@ -104,40 +136,19 @@ def _plugin_command(name: str, example: str) -> Callable[[Callable[..., None]], 
             output: str,
             **options: Any,
         ) -> None:
-            given = (("--context", context), ("--kubeconfig", kubeconfig))
-            words = tuple(f"{option}={value}" for option, value in given if value)
+            words = _of_kubectl(context, kubeconfig)
             session = click.get_current_context().ensure_object(Session)
             function(session, ClusterRequest(words, system_namespace, node, output), **options)
 
-        made: Callable[..., Any] = call
-        for option in (
-            click.option(
-                "-o",
-                "--output",
-                type=click.Choice(["wide", "json", "csv"]),
-                is_eager=True,
-                callback=_as_json,
-                help="wide adds columns. json and csv have sizes in bytes.",
-            ),
-            click.option(
-                "--kubeconfig",
-                metavar="FILE",
-                default="",
-                help="Default: $KUBECONFIG, ~/.kube/config, or the pod's service account.",
-            ),
-            click.option(
-                "--context", metavar="NAME", default="", help="The kubeconfig context to use."
-            ),
-            click.option(
-                "--system-namespace",
-                metavar="NAME",
-                default="gpushare-system",
-                show_default=True,
-                help="The namespace of gpushare's chart.",
-            ),
-            click.option("--node", metavar="NAME", default="", help="Only this node."),
-        ):
-            made = option(made)
+        output_option = click.option(
+            "-o",
+            "--output",
+            type=click.Choice(["wide", "json", "csv"]),
+            is_eager=True,
+            callback=_as_json,
+            help="wide adds columns. json and csv have sizes in bytes.",
+        )
+        made = _with_options(output_option(call))
         return command.command(name, GpushareCommand, epilog=f"Example: {example}")(made)
 
     return wrap
@@ -218,6 +229,31 @@ def ps(session: Session, request: ClusterRequest, namespace: str, all_namespaces
         place = f"namespace {wanted}" if wanted else "the cluster"
         click.echo(f"no container in {place} uses a GPU of gpushare.", err=True)
     _end(survey)
+
+
+@command.command("verify", GpushareCommand, epilog="Example: kubectl gpushare verify --node gpu-7")
+@_with_options
+def verify(context: str, kubeconfig: str, system_namespace: str, node: str) -> None:
+    """Test that gpushare works in the cluster.
+
+    In a namespace that it creates and deletes, verify starts two pods of 1 GiB on each node that
+    has gpushare, and one that requests more than a card has. It checks that the first two run and
+    have their quotas, that the third does not run and says why, and that everything is released. It
+    also checks what the nodes offer, what `gpushare doctor --k8s` finds there, and the admission
+    policies. The pods run the image of the chart.
+
+    The last lines say on which clusters gpushare has run, and on which it never has.
+
+    You need the right to create a namespace, and pods in it, and to `exec` in the pods of the
+    chart. If a check fails, the exit status is 1.
+    """
+    kubectl = functools.partial(run_kubectl, _of_kubectl(context, kubeconfig))
+    failed = False
+    for finding in ClusterTrial(kubectl, system_namespace, node).run():
+        click.echo(f"{finding.level:<6}{printable(finding.text)}")
+        failed = failed or finding.level == "fail"
+    if failed:
+        click.get_current_context().exit(ExitStatus.ERROR)
 
 
 def _ps(rows: Sequence[ClusterContainer], output: str) -> str:

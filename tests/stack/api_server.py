@@ -4,7 +4,8 @@
 It keeps objects with a uid and a resourceVersion, refuses a stale one, watches, ends a watch that
 is too old with 410, selects by field and label, passes requests on to pods, merges patches, and
 fails, delays or drops fields as a test tells it. It validates nothing else: tests check what it
-keeps against the published schemas.
+keeps against the published schemas. Seen with a real one (1.36.2): labels, slices, claims and their
+status, events, watches, refusals of both policies. Never: a server of another version, or several.
 """
 
 from __future__ import annotations

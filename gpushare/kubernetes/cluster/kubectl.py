@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.client
+import json
 import re
 import signal
 import socket
@@ -20,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpushare.errors import ErrorCode, UserError
 from gpushare.kubernetes.api.credentials import SERVICE_ACCOUNT, Credentials
@@ -102,6 +103,21 @@ def _stop(process: subprocess.Popen[str], number: int, _frame: Any) -> None:
     sys.exit(128 + number)
 
 
+class Answer(NamedTuple):
+    """How kubectl ended."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def run_kubectl(options: Sequence[str], *words: str, objects: Any = None) -> Answer:
+    """Run `kubectl OPTIONS WORDS`, which reads `objects`; KubectlError if it cannot start."""
+    process = _start(["kubectl", *options, *words], stdin=subprocess.PIPE)
+    output, errors = process.communicate("" if objects is None else json.dumps(objects))
+    return Answer(process.returncode, output, errors)
+
+
 def current_namespace(options: Sequence[str] = ()) -> str:
     """Return the namespace of kubectl's context, or of this pod."""
     words = ("config", "view", "--minify", "--output=jsonpath={..namespace}")
@@ -113,10 +129,12 @@ def current_namespace(options: Sequence[str] = ()) -> str:
     return found or "default"
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[str]:
+def _start(argv: Sequence[str], stdin: int | None = None) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     try:
-        return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, errors="replace")
+        return subprocess.Popen(
+            argv, stdin=stdin, stdout=pipe, stderr=pipe, text=True, errors="replace"
+        )
     except OSError as error:
         raise KubectlError(f"{argv[0]}: {error.strerror}. Install kubectl in PATH") from error
 

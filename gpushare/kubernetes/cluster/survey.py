@@ -43,7 +43,7 @@ from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL, RESOURCE, TOKEN_HEA
 PODS: Final = "/api/v1/pods"
 SECRETS: Final = "/api/v1/secrets"
 #: The label of the chart's pods, and its values: gpushare-node's, and the exporter's.
-_LABEL: Final = "app.kubernetes.io/name"
+LABEL: Final = "app.kubernetes.io/name"
 AGENT: Final = "gpushare"
 EXPORTER: Final = "gpushare-exporter"
 _REMOVED: Final = "removed"  # the container of a pod that has removed gpushare from its node
@@ -124,7 +124,7 @@ class ClusterSurvey:
                 f"--node {self._only}: the cluster has no node of this name",
                 code=ErrorCode.NOT_FOUND,
             )
-        selected = {"labelSelector": f"{_LABEL} in ({AGENT},{EXPORTER})"}
+        selected = {"labelSelector": f"{LABEL} in ({AGENT},{EXPORTER})"}
         pods = self._all(path_of(PODS, "", self._namespace), selected)
         of_node: dict[str, list[Object]] = {}
         for pod in pods:
@@ -254,7 +254,7 @@ def _has_gpushare(node: Object) -> bool:
 
 def _exporter(node: ClusterNode) -> Object:
     """Return the exporter's pod that runs on a node; NoFigures if there is none."""
-    found = [one for one in node.agents if one["metadata"]["labels"][_LABEL] == EXPORTER]
+    found = [one for one in node.agents if one["metadata"]["labels"][LABEL] == EXPORTER]
     if not found:
         waiting = [one for one in node.agents if not _is_running(one)]
         if waiting:

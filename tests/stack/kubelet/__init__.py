@@ -2,7 +2,9 @@
 """A stand-in for the kubelet's device manager: device plugins, as 1.36's behaves towards them.
 
 Its messages are compiled from .proto files of its own, so that a plugin's are held against them.
-What is left out: the topology manager, and what a pod's resources are limited to.
+What is left out: the topology manager, and what a pod's resources are limited to. Seen with a real
+one (1.36.2): registration, restarts, preferred allocations, mounts. Never: two instances of the
+plugin at a time, or a kubelet of another version.
 """
 
 from __future__ import annotations

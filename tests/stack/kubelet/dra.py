@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for the kubelet's plugin manager and its DRA manager, as 1.34 to 1.37 behave.
 
+Seen with a real one (1.36.2): registration, prepare and unprepare, health, restarts, two instances.
+Never: a kubelet of another version.
+
 A kubelet watches plugins_registry. Here `look` is one look at it, so that a test knows when.
 """
 
