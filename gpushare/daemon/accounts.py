@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import CardUsage, Observations
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import AllocationUse, CardCapacity
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.quota.size import parse_size
 
 
 class CardAccounts:
@@ -50,7 +53,10 @@ class CardAccounts:
                     rule=rule,
                     compute_mode=usage.compute_mode,
                     cordoned=overrides.get("cordoned", rule.cordoned_by),
-                    reservations=self.ledger.reserved_beside(card.uuid, policy, without),
+                    reservations=tuple(
+                        use if self._has_claims else replace(use, is_scheduled=False)
+                        for use in self.ledger.reserved_beside(card.uuid, policy, without)
+                    ),
                     backend=self.node.backend_of(card),
                     backend_fault=self.node.mps.fault_of(card.uuid),
                 )
@@ -70,10 +76,16 @@ class CardAccounts:
             used_bytes=used_bytes,
             limit_bytes=limit_bytes,
             burst_limit_bytes=allocation.burst_limit_bytes,
-            is_scheduled=record.is_scheduled,
+            is_scheduled=record.is_scheduled and bool(record.claim) == self._has_claims,
+            added_bytes=_added_bytes(record, allocation),
             backend=MPS if record.isolation == MPS else "",
             uid=None if grant is None else grant.uid,
         )
+
+    @property
+    def _has_claims(self) -> bool:
+        """Whether claims, and not the device plugin, allocate memory on this node."""
+        return self.node.config.kubernetes_mode == "dra"
 
     def use_of(self, record: TenantRecord, number: int) -> tuple[int, int]:
         """Return what a tenant uses of a card and what it may use, as far as it can be believed.
@@ -99,3 +111,10 @@ class CardAccounts:
         claimed, limit, most = pages.use(number)
         # A tenant that claims more than it can have would keep others off the card.
         return max(measured, min(claimed, most)), limit
+
+
+def _added_bytes(record: TenantRecord, allocation: CardAllocation) -> int:
+    """Return what an operator has added to the memory that a container requested of a card."""
+    if record.claim or not record.is_set("memory") or "memory" not in record.requested:
+        return 0
+    return max(0, allocation.quota_bytes - parse_size(record.requested["memory"]["value"]))

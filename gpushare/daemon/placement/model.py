@@ -116,6 +116,7 @@ class AllocationUse:
     limit_bytes: int = 0  # the most it may use now, likewise
     burst_limit_bytes: int = 0  # the burst limit; none where it is less than the quota
     is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
+    added_bytes: int = 0  # of the quota, by an operator, beyond what that scheduler counts
     backend: str = ""  # "mps" for a client of the card's MPS server
     uid: int | None = None  # of a client: the host's
 
@@ -201,7 +202,10 @@ class CardCapacity:
         """Memory that the scheduler of Kubernetes may allocate, with what it has allocated."""
         if self.card.is_divided:
             return 0
-        others = sum(holder.quota_bytes for holder in self.holders if not holder.is_scheduled)
+        others = sum(
+            holder.added_bytes if holder.is_scheduled else holder.quota_bytes
+            for holder in self.holders
+        )
         return max(0, self.allocatable_bytes - others)
 
     @property

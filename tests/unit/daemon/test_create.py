@@ -501,6 +501,20 @@ def test_the_scheduler_has_the_card_less_what_others_hold(plugin: PluginNode) ->
     assert plugin.schedulable(1) == (0, 0)
 
 
+def test_the_scheduler_does_not_have_what_an_operator_added(plugin: PluginNode) -> None:
+    record = plugin.create(plugin.container(plugin.allocate(8)))
+    record = set_quota(record, {"memory": "20GiB"}, plugin.node)
+    assert plugin.schedulable() == (128, 100)
+    record = set_quota(record, {"memory": "4GiB"}, plugin.node)
+    assert plugin.schedulable() == (140, 100)  # the kubelet still counts 8
+
+
+def test_what_another_mode_allocated_is_not_the_scheduler_s(plugin: PluginNode) -> None:
+    plugin.create(plugin.container(plugin.allocate(8)))
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode="dra")
+    assert plugin.schedulable() == (132, 100)
+
+
 #: Of another namespace, of this machine and of another user: none of it is a pod's to know.
 SECRETS = ("payroll", "salary", "secret", "Xorg", "4711", "host-99", "alice")
 
