@@ -40,7 +40,7 @@ from gpushare.daemon.placement.request import (
 )
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.claim import UID, ClaimRecord
+from gpushare.daemon.store.claim import UID, ClaimRecord, unused_part, used_parts
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.errors import UserError
@@ -423,19 +423,26 @@ def place_container(
 ) -> tuple[PlacedCard, ...]:
     """Return the part of each card of a claim that one of its containers gets. NoRoom.
 
-    It gets as much of the claim's cores as of its memory, unless its own request sets them.
+    Unless its own request sets them, it gets the memory that the claim has left, and as much of
+    the claim's cores as of its memory.
     """
-    sets_cores = not _has_cores_of_claim(quota)
+    sets_cores = not _is_of_claim("cores", quota)
     claim = ledger.claims.get(uid)
     if claim is None:
         raise NoRoom(f"claim {uid} was released while its container was created")
-    capacities = sorted(_capacities(claim, accounts).values(), key=lambda one: one.card.index)
-    return tuple(_place(claim, effective, one, sets_cores=sets_cores) for one in capacities)
+    placed = []
+    for one in sorted(_capacities(claim, accounts).values(), key=lambda one: one.card.index):
+        most = None
+        if _is_of_claim("memory", quota):
+            used = used_parts(one.card.uuid, ledger.entries.values(), one.policy)
+            most = unused_part(claim, one.card.uuid, used).quota_bytes
+        placed.append(_place(claim, effective, one, most, sets_cores=sets_cores))
+    return tuple(placed)
 
 
 def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> QuotaRequest:
     """Return `quota` with the cores that a container got, where it got a part of the claim's."""
-    if not _has_cores_of_claim(quota):
+    if not _is_of_claim("cores", quota):
         return quota
     cores = max(card.cores for card in placed)
     value = RequestedValue(str(cores), cores, quota.requested["cores"].source)
@@ -447,15 +454,23 @@ def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> Quot
     )
 
 
-def _has_cores_of_claim(quota: QuotaRequest) -> bool:
-    cores = quota.requested.get("cores")
-    return cores is not None and cores.source.kind == "claim"
+def _is_of_claim(key: str, quota: QuotaRequest) -> bool:
+    value = quota.requested.get(key)
+    return value is not None and value.source.kind == "claim"
 
 
 def _place(
-    claim: ClaimRecord, effective: EffectiveRequest, capacity: CardCapacity, *, sets_cores: bool
+    claim: ClaimRecord,
+    effective: EffectiveRequest,
+    capacity: CardCapacity,
+    left_bytes: int | None,
+    *,
+    sets_cores: bool,
 ) -> PlacedCard:
-    """Return what a container gets of one card: no more than the claim has there."""
+    """Return what a container gets of one card: no more than the claim has there.
+
+    `left_bytes` is what the claim has left, for a container without a request of its own.
+    """
     part, where = claim.part(capacity.card.uuid), f"{claim.title}: card {capacity.card.index}"
     if capacity.health != "ok":
         raise NoRoom(f"{where} is unhealthy: {capacity.health}; see gpushare ls")
@@ -471,6 +486,7 @@ def _place(
     if effective.kind == "exclusive":
         return PlacedCard(capacity.card, capacity.card.memory_bytes, 100, whole=True)
     memory_bytes = min(part.quota_bytes, effective.memory_bytes or part.quota_bytes)
+    memory_bytes = min(memory_bytes, left_bytes or memory_bytes)
     cores = min(part.cores, effective.cores)
     if part.cores and not sets_cores:
         cores = max(1, part.cores * memory_bytes // part.quota_bytes)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from gpushare.daemon.placement.model import AllocationUse, Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, from_json, tuple_of
-from gpushare.quota.size import format_size
+from gpushare.quota.size import exact_size, format_size
 
 #: The UID of an object of Kubernetes; it is a part of file names.
 UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
@@ -178,11 +178,18 @@ def refuse_above_claim(
                 f"{record.title} requests {format_size(allocation.quota_bytes)} {where}, and "
                 f"{claim.title} has {format_size(left.quota_bytes)} of "
                 f"{format_size(part.quota_bytes)} left there. To divide a claim among containers, "
-                "set gpushare.io/container.NAME.memory for each"
+                f"set the part of each but the last one, for example "
+                + _line(record, "memory", exact_size(left.quota_bytes or part.quota_bytes // 2))
             )
         if cores > left.cores:
             raise NoRoom(
                 f"{record.title} requests {cores} % of the compute {where}, and {claim.title} has "
                 f"{left.cores} of {part.cores} % left there. To divide a claim among containers, "
-                "set gpushare.io/container.NAME.cores for each"
+                "set the part of each, for example "
+                + _line(record, "cores", str(left.cores or part.cores // 2))
             )
+
+
+def _line(record: TenantRecord, key: str, text: str) -> str:
+    """Return the annotation that requests a part of a claim for a container."""
+    return f'gpushare.io/container.{record.container or "NAME"}.{key}: "{text}"'

@@ -181,9 +181,25 @@ def test_containers_of_a_claim_never_have_more_than_it(node: FakeDaemon, tmp_pat
         container(node, tmp_path, name, asked=asked, pod=pod).create(node)
     assert allocated(node) == [20, 0]
     third = container(node, tmp_path, "third", asked={"memory": "1GiB"})
-    with pytest.raises(NoRoom, match=r"claim team/gpu-claim has 0 B of 20 GiB left there. To div"):
+    with pytest.raises(
+        NoRoom,
+        match=r"claim team/gpu-claim has 0 B of 20 GiB left there\. To divide .* for example "
+        r'gpushare\.io/container\.third\.memory: "10GiB"',
+    ):
         third.create(node)
     assert allocated(node) == [20, 0]
+
+
+def test_the_first_container_without_an_amount_takes_the_rest_of_a_claim(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    prepare(node, device(20, 40))
+    asked = {"container.train.memory": "12GiB"}
+    for name in ("train", "eval"):
+        container(node, tmp_path, name, asked=asked).create(node)
+    [train, rest] = [one.allocations[0] for one in node.ledger.entries.values()]
+    assert (train.quota_bytes, rest.quota_bytes) == (12 * GIB, 8 * GIB)
+    assert (train.cores, rest.cores) == (24, 16)
 
 
 def test_a_container_has_as_much_of_the_cores_as_of_the_memory(
