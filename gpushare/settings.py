@@ -192,7 +192,8 @@ def _dialects(document: ConfigDocument, section: KeyPath) -> Dialects:
     accept = None if names == _ALL else frozenset(names)
     if "unaccepted" in values:
         values["others"] = values.pop("unaccepted")
-    return Dialects(**values, accept=accept, where=_where(document, dialects))
+    weighs = values.pop("translated_cores", "reserve") == "weight"
+    return Dialects(**values, accept=accept, weighs=weighs, where=_where(document, dialects))
 
 
 def built_in(section: KeyPath, part: str) -> dict[str, Any]:

@@ -56,12 +56,14 @@ class Dialects(ConfiguredPart):
 
     `accept` has the names of the dialects that are taken, None: all. A request in another one is
     refused, or with `others` "ignore" treated as if it were not there: a limit that is not applied
-    must not look as if it were, so that has to be configured.
+    must not look as if it were, so that has to be configured. `weighs`: cores that an admission
+    policy recorded are a weight, since the device plugin counts none.
     """
 
     mode: DialectMode = "lenient"
     accept: frozenset[str] | None = None
     others: OtherDialects = "refuse"
+    weighs: bool = False
 
     def takes(self, name: str) -> bool:
         """Whether requests in dialect `name` are taken."""

@@ -24,6 +24,7 @@ from gpushare.quota.request_policy import Dialects
 
 _ORDER: Final = {key: number for number, key in enumerate(KEYS)}
 _SHOWN: Final = 4  # containers that a note names
+_WHOLE: Final = 100  # percent of a card
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Translator:
         here = "" if self.pod is None else self.pod.container
         requests = combine(values, strict=self._strict, position=recorded.position, container=here)
         for request in requests:
-            _add(request, places, translation)
+            _add(_weighted(request) if self.dialects.weighs else request, places, translation)
 
     @staticmethod
     def _requesting(values: Sequence[VendorValue], translation: Translation) -> list[VendorValue]:
@@ -294,6 +295,18 @@ def _add(
         translation.unnamed = next(
             (by_source[value.source] for value in unscoped if value.source in by_source), None
         )
+
+
+def _weighted(request: DialectRequest) -> DialectRequest:
+    """Return the request with its cores, if they are a part of a card, as a weight."""
+    cores = request.layer.get("cores")
+    if cores is None or cores.value == _WHOLE:
+        return request
+    layer = {key: value for key, value in request.layer.items() if key != "cores"}
+    policy = "native-burst-share"
+    layer["policy"] = RequestedValue(policy, policy, cores.source, cores.written)
+    layer["weight"] = RequestedValue(cores.text, cores.value, cores.source, cores.written)
+    return replace(request, layer=layer)
 
 
 def _says_only_how(values: Iterable[VendorValue]) -> list[str]:

@@ -501,6 +501,23 @@ def test_the_scheduler_has_the_card_less_what_others_hold(plugin: PluginNode) ->
     assert plugin.schedulable(1) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("weighs", "policy", "weight", "left"),
+    [(False, "fixed-share", 0, 40), (True, "native-burst-share", 60, 100)],
+)
+def test_translated_cores_are_a_weight_where_the_node_says_so(
+    plugin: PluginNode, *, weighs: bool, policy: str, weight: int, left: int
+) -> None:
+    terms = plugin.node.node.config.terms
+    terms = replace(terms, dialects=replace(terms.dialects, weighs=weighs))
+    plugin.node.node.config = replace(plugin.node.node.config, terms=terms)
+    recorded = "position 0\nlimit nvidia.com/gpumem=8192\nlimit nvidia.com/gpucores=60"
+    keys = {"container.train.vendor": recorded}
+    record = plugin.create(plugin.container(plugin.allocate(8), **keys))
+    assert (record.policy, record.weight) == (policy, weight)
+    assert plugin.node.ask("cards")[0]["cores_available"] == left
+
+
 def test_the_scheduler_does_not_have_what_an_operator_added(plugin: PluginNode) -> None:
     record = plugin.create(plugin.container(plugin.allocate(8)))
     record = set_quota(record, {"memory": "20GiB"}, plugin.node)
