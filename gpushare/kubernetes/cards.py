@@ -42,6 +42,34 @@ class SchedulableCard:
     reason: str  # why it is 0
     numa_node: int | None
     allows_shares: bool = True  # false: whole cards only
+    cores_left: int = 100  # percent that no container has reserved
+    tenants: int = 0
+    max_tenants: int = 64
+
+    @property
+    def tenants_left(self) -> int:
+        """How many more containers it takes."""
+        return max(0, self.max_tenants - self.tenants)
+
+    @property
+    def lacks(self) -> str:
+        """What it has none of, "" if it has some of all: a share needs a tenant and compute."""
+        return "tenant" if not self.tenants_left else "compute" if not self.cores_left else ""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no other container."""
+        return not self.schedulable_bytes or bool(self.lacks)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the containers that have parts of it can use them: a cordoned card works."""
+        return not self.reason or reason_word(self.reason) == "cordoned"
+
+
+def reason_word(reason: str) -> str:
+    """Return what a `schedulable_reason` begins with, a word of UNSCHEDULABLE; "": none."""
+    return reason.partition(":")[0].split(" ")[0]
 
 
 class CardFollower:
@@ -83,6 +111,9 @@ def _schedulable(rows: Sequence[CardRow]) -> tuple[SchedulableCard, ...]:
             reason=row["schedulable_reason"],
             numa_node=row["numa_node"],
             allows_shares=row["allowed_mode"] != "exclusive",
+            cores_left=row["cores_available"],
+            tenants=row["tenants"],
+            max_tenants=row["max_tenants"],
         )
         for row in rows
     )

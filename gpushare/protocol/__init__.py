@@ -128,6 +128,7 @@ class DaemonStatus(TypedDict):
     run_dir: str
     node_name: str  # in Kubernetes; empty: not known to gpushared
     kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
+    default_placement: str  # defaults.placement; empty: the one of the request
     accepts_node_labels: bool  # kubernetes.node_labels
     node_settings: dict[str, NodeSetting]  # that labels of the node set, by key of gpushare.yaml
     eviction_fault: str  # why no container can be evicted; empty: they can

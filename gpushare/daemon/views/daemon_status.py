@@ -111,6 +111,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
         run_dir=str(state.node.config.run_dir),
         node_name=node_name(state.node),
         kubernetes_mode=state.node.config.kubernetes_mode,
+        default_placement=state.node.config.terms.defaults.placement or "",
         accepts_node_labels=state.node.config.accepts_node_labels,
         node_settings=dict(state.node.config.node_settings),
         eviction_fault=eviction_fault(state.node),

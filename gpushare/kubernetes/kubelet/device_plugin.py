@@ -4,7 +4,8 @@
 Kubernetes counts units of memory, and Allocate turns the ids that a container got into mounts of
 folders that gpushared made for exactly that part. At create, gpushared recognizes those folders by
 their source; a pod cannot mount one itself without a hostPath volume. AllocateRequest names no pod,
-so nothing is reserved here: gpushared reserves at create.
+so nothing is reserved here: gpushared reserves at create. Until then, and when it has ended, the
+kubelet's PodResources API alone knows that a container has its ids.
 
 The kubelet forgets its plugins when it starts, and removes their sockets. `step` notices that by
 the inode of its socket, and registers again.
@@ -13,10 +14,12 @@ the inode of its socket, and registers again.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpushare.client import Client
 from gpushare.errors import UserError
@@ -26,12 +29,14 @@ from gpushare.kubernetes.kubelet.grpc_service import (
     DEVICE_PLUGIN_VERSION,
     DEVICE_REGISTRATION,
     KUBELET_SOCKET,
+    POD_RESOURCES,
     Broadcast,
     Call,
     GrpcServer,
     call,
     inode,
 )
+from gpushare.kubernetes.kubelet.memory_units import NoDevices, Refusals
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT
 
 if TYPE_CHECKING:
@@ -43,8 +48,13 @@ if TYPE_CHECKING:
 RETRY_SECONDS: Final = 5.0
 #: After a registration, the kubelet opens a stream at once. Without one it uses no device.
 STREAM_SECONDS: Final = 10.0
+#: A container that the kubelet does not list so long after its Allocate was not admitted.
+PENDING_SECONDS: Final = 15.0
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
+#: Of the kubelet, beside its folder of device plugins.
+_POD_RESOURCES: Final = Path("pod-resources") / KUBELET_SOCKET
 _OPTIONS: Final = {"get_preferred_allocation_available": True}
+Decided = TypeVar("Decided")
 
 
 class DevicePlugin:
@@ -65,8 +75,16 @@ class DevicePlugin:
         self._registered: tuple[int, int] | None = None  # the kubelet's socket at the time
         self._retry_at = 0.0
         self._registered_at = 0.0
-        self._cards: tuple[SchedulableCard, ...] = ()
         self._devices = Broadcast(clock)
+        self._lock = threading.Lock()  # guards what follows, from the threads of calls
+        self._answer: tuple[SchedulableCard, ...] | None = None  # gpushared's, the last one
+        self._cards: tuple[SchedulableCard, ...] = ()
+        self._healthy: dict[str, frozenset[int]] = {}
+        # The ids of each container: by the kubelet's list, None without one, and by calls since.
+        self._containers: list[frozenset[str]] | None = None
+        self._pending: dict[frozenset[str], float] = {}
+        self._refusals = Refusals()
+        self._offers_less = False
 
     @property
     def is_registered(self) -> bool:
@@ -75,10 +93,73 @@ class DevicePlugin:
 
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Report the cards to the kubelet; UserError if a list of them would be too long."""
-        cards = tuple(card for card in cards if card.allows_shares)
-        if cards != self._cards or not self._devices.has_message:
-            self._devices.send({"devices": memory_units.devices(cards, self._resource)})
-            self._cards = cards
+        is_new = cards is not self._answer  # gpushared has been asked again
+        if is_new:
+            self._answer = cards
+            self._list_containers()
+        with self._lock:
+            self._cards = tuple(card for card in cards if card.allows_shares)
+            if is_new or self._is_narrow != self._offers_less:
+                self._offer()
+
+    def _list_containers(self) -> None:
+        """Have the containers be those that the kubelet lists; the last ones while it restarts."""
+        path, name = self._folder.parent / _POD_RESOURCES, self._resource.name
+        try:
+            reply = call(path, POD_RESOURCES, "List", {})
+        except UserError as error:
+            self._log.note("containers", f"the containers that have devices are not known: {error}")
+            listed = self._containers
+        else:
+            self._log.note("containers", "the kubelet lists the devices of its containers")
+            listed = [
+                frozenset(
+                    id_
+                    for part in one.devices
+                    if part.resource_name == name
+                    for id_ in part.device_ids
+                )
+                for pod in reply.pod_resources
+                for one in pod.containers
+            ]
+        with self._lock:
+            self._containers = listed
+            known = {id_ for ids in listed or () for id_ in ids}
+            oldest = self._clock() - PENDING_SECONDS
+            self._pending = {
+                ids: since
+                for ids, since in self._pending.items()
+                if since > oldest and not ids <= known
+            }
+
+    def _counted(self) -> tuple[SchedulableCard, ...]:
+        """Return the cards with the containers that gpushared does not know yet."""
+        containers = [*(self._containers or ()), *self._pending]
+        return tuple(
+            replace(card, tenants=max(card.tenants, memory_units.count_on(card.uuid, containers)))
+            for card in self._cards
+        )
+
+    @property
+    def _is_narrow(self) -> bool:
+        """Whether only the largest free part of one card is offered now."""
+        return self._clock() < self._refusals.until and self._containers is not None
+
+    def _offer(self) -> None:
+        """Send the list of devices, if it has changed."""
+        cards, used = self._counted(), list[str]()
+        if self._containers is None:  # what is in use is not known: free ids cannot be told from it
+            cards = tuple(replace(card, tenants=0, cores_left=100) for card in cards)
+        else:
+            used = [id_ for ids in (*self._containers, *self._pending) for id_ in ids]
+        self._offers_less = self._is_narrow
+        healthy = memory_units.healthy_units(
+            cards, self._resource, used, only_largest=self._offers_less
+        )
+        if healthy != self._healthy or not self._devices.has_message:
+            listed = memory_units.devices(cards, self._resource, healthy)
+            self._devices.send({"devices": listed})
+            self._healthy = healthy
 
     def step(self) -> None:
         """Register with a kubelet that does not know this plugin; UserError if it must not."""
@@ -157,31 +238,56 @@ class DevicePlugin:
         }
 
     def _preferred_allocation(self, request: Any, _call: Call) -> Values:
-        capacity = memory_units.capacities(self._cards, self._resource)
-        return {
-            "container_responses": [
-                {
-                    "deviceIDs": memory_units.preferred(
-                        each.available_deviceIDs,
-                        each.must_include_deviceIDs,
-                        each.allocation_size,
-                        capacity,
-                    )
+        placement = self._placement()
+        with self._lock:
+            cards = self._counted()
+            return self._unless_refused(
+                lambda: {
+                    "container_responses": [
+                        {
+                            "deviceIDs": memory_units.preferred(
+                                each.available_deviceIDs,
+                                each.must_include_deviceIDs,
+                                each.allocation_size,
+                                cards,
+                                self._resource,
+                                placement,
+                            )
+                        }
+                        for each in request.container_requests
+                    ]
                 }
-                for each in request.container_requests
-            ]
-        }
+            )
+
+    def _placement(self) -> str:
+        try:
+            return self._client.status().get("default_placement", "")
+        except UserError:
+            return ""  # it restarts
 
     def _allocate(self, request: Any, _call: Call) -> Values:
-        return {
-            "container_responses": [
-                {"mounts": list(self._mounts(each.devices_ids))}
-                for each in request.container_requests
-            ]
-        }
+        wanted = [each.devices_ids for each in request.container_requests]
+        with self._lock:
+            parts = self._unless_refused(
+                lambda: [memory_units.parts(ids, self._resource) for ids in wanted]
+            )
+        reply = {"container_responses": [{"mounts": list(self._mounts(each))} for each in parts]}
+        with self._lock:
+            self._pending.update((frozenset(ids), self._clock()) for ids in wanted)
+            self._offer()
+        return reply
 
-    def _mounts(self, ids: Iterable[str]) -> Iterator[Values]:
-        for number, (card, size) in enumerate(memory_units.parts(ids, self._resource)):
+    def _unless_refused(self, decide: Callable[[], Decided]) -> Decided:
+        """Return the decision; where no card has room, the kubelet is offered less from now on."""
+        try:
+            return decide()
+        except NoDevices:
+            self._refusals = self._refusals.with_another(self._clock())
+            self._offer()
+            raise
+
+    def _mounts(self, parts: Iterable[tuple[str, int]]) -> Iterator[Values]:
+        for number, (card, size) in enumerate(parts):
             yield {
                 "container_path": ALLOCATION_MOUNT + (f"-{number}" if number else ""),
                 "host_path": self._client.allocation(card, size),

@@ -99,8 +99,8 @@ def inode(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_ctime_ns
 
 
-def call(path: Path, service: ServiceDescriptor, name: str, request: Values) -> None:
-    """Call a unary method of the service on the socket `path`; CallFailed."""
+def call(path: Path, service: ServiceDescriptor, name: str, request: Values) -> Any:
+    """Return the reply of a unary method of the service on the socket `path`; CallFailed."""
     method = service.methods_by_name[name]
     with grpc.insecure_channel(f"unix://{path}", options=_CHANNEL) as channel:
         send = channel.unary_unary(
@@ -109,7 +109,7 @@ def call(path: Path, service: ServiceDescriptor, name: str, request: Values) -> 
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         try:
-            send(request, timeout=CALL_SECONDS)
+            return send(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             raise CallFailed(f"{name} on {path}: {error.details()}") from error
 
@@ -346,6 +346,19 @@ DEVICE_PLUGIN: Final = _DEVICE_PLUGINS["DevicePlugin"]
 ListAndWatchResponse: Final = message_factory.GetMessageClass(
     DEVICE_PLUGIN.methods_by_name["ListAndWatch"].output_type
 )
+
+# What the kubelet has allocated to containers: podresources/v1, of which only List is called.
+POD_RESOURCES: Final = _interface(
+    "v1",
+    {
+        "ListPodResourcesRequest": {},
+        "ListPodResourcesResponse": {1: "repeated PodResources pod_resources"},
+        "PodResources": {3: "repeated ContainerResources containers"},
+        "ContainerResources": {2: "repeated ContainerDevices devices"},
+        "ContainerDevices": {1: "string resource_name", 2: "repeated string device_ids"},
+    },
+    {"PodResourcesLister": {"List": "ListPodResourcesRequest -> ListPodResourcesResponse"}},
+)["PodResourcesLister"]
 
 # Plugins that the kubelet finds by their sockets: pluginregistration/v1.
 PLUGIN_REGISTRATION: Final = _interface(

@@ -2,14 +2,17 @@
 """A card's memory as devices that a kubelet counts: one id for each unit of memory. Pure.
 
 The kubelet counts the healthy ids of all cards together. It knows nothing of cards, so a request
-goes to one card by the ids that GetPreferredAllocation selects.
+goes to one card by the ids that GetPreferredAllocation selects. What the scheduler may not hand out
+is unhealthy: the free ids of a card that takes no more containers, and for a while after a request
+that no card had room for, those of all cards but one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gpushare.errors import UserError
@@ -93,19 +96,85 @@ def is_own(device: str) -> bool:
     return _ID.fullmatch(device) is not None
 
 
-def devices(cards: Iterable[SchedulableCard], resource: MemoryResource) -> list[Values]:
+def devices(
+    cards: Sequence[SchedulableCard],
+    resource: MemoryResource,
+    healthy: Mapping[str, Collection[int]],
+) -> list[Values]:
     """Return the `Device` messages of all cards; UserError if there are too many for the kubelet.
 
-    The first ids of a card are healthy, as many as the scheduler may hand out. Ids are allocated
-    from the first on, so that unhealthy ones are rarely in use.
+    `healthy` has the numbers of the healthy ids of each card, by its UUID.
     """
-    listed = list(cards)
-    _refuse_too_many(listed, resource)
+    _refuse_too_many(cards, resource)
     return [
-        _device(card, number, is_healthy=number < card.schedulable_bytes // resource.unit_bytes)
-        for card in listed
+        _device(card, number, is_healthy=number in healthy[card.uuid])
+        for card in cards
         for number in range(_count(card, resource.unit_bytes))
     ]
+
+
+def healthy_units(
+    cards: Sequence[SchedulableCard],
+    resource: MemoryResource,
+    used: Iterable[str] = (),
+    *,
+    only_largest: bool = False,
+) -> dict[str, frozenset[int]]:
+    """Return the numbers of the ids that the kubelet may count, by the UUID of their card.
+
+    Ids in use are among them unless the card has failed: the scheduler subtracts them from the
+    sum, so the free ids of other cards would be hidden. Of the others, the first of each card are,
+    as many as the scheduler may hand out; `only_largest`: those of the card that has the most.
+    """
+    in_use, unit = _by_card(used), resource.unit_bytes
+    healthy, free = {}, {}
+    for card in cards:
+        total = range(_count(card, unit))
+        held = frozenset(in_use.get(card.uuid, ())) & frozenset(total)
+        more = 0 if card.is_closed else card.schedulable_bytes // unit - len(held)
+        healthy[card.uuid] = held if card.is_working else frozenset[int]()
+        free[card.uuid] = frozenset(
+            islice((number for number in total if number not in held), max(0, more))
+        )
+    largest = max(free, key=lambda uuid: len(free[uuid]), default="")
+    return {
+        uuid: numbers if only_largest and uuid != largest else numbers | free[uuid]
+        for uuid, numbers in healthy.items()
+    }
+
+
+#: So long, only the largest free part of one card is offered after a refusal: the scheduler would
+#: send the next pod at once. Whether a pod still waits cannot be known.
+REFUSED_SECONDS: Final = 60.0
+REFUSED_MAX_SECONDS: Final = 600.0
+#: A kubelet reports a change within ten seconds. What is refused until then was on its way.
+REPORT_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Requests that no card had room for: until when only the largest free part is offered."""
+
+    first: float = 0.0  # of those that were refused before the kubelet's next report
+    seconds: float = 0.0
+    until: float = 0.0
+
+    def with_another(self, now: float) -> Refusals:
+        """Return the same with a refusal at `now`, which doubles the time if it is a further one.
+
+        After ten minutes without any, the next one is a first one again.
+        """
+        seconds, first = self.seconds, self.first
+        if not seconds or now >= self.until + REFUSED_MAX_SECONDS:
+            first, seconds = now, REFUSED_SECONDS
+        elif now >= first + REPORT_SECONDS:
+            first, seconds = now, min(2 * seconds, REFUSED_MAX_SECONDS)
+        return Refusals(first, seconds, now + seconds)
+
+
+def count_on(uuid: str, containers: Iterable[Iterable[str]]) -> int:
+    """Return how many of the containers, each by its ids, have a part of a card."""
+    return sum(any(device.startswith(f"{uuid}.") for device in ids) for ids in containers)
 
 
 def capacities(cards: Iterable[SchedulableCard], resource: MemoryResource) -> dict[str, int]:
@@ -113,23 +182,41 @@ def capacities(cards: Iterable[SchedulableCard], resource: MemoryResource) -> di
     return {card.uuid: _count(card, resource.unit_bytes) for card in cards}
 
 
-def preferred(
-    available: Iterable[str], required: Iterable[str], size: int, capacity: Mapping[str, int]
+def preferred(  # noqa: PLR0913, PLR0917 - a request, and what it is held against
+    available: Iterable[str],
+    required: Iterable[str],
+    size: int,
+    cards: Sequence[SchedulableCard],
+    resource: MemoryResource,
+    placement: str = "",
 ) -> list[str]:
     """Return `size` of the ids, `required` among them, on as few cards as they fit; NoDevices.
 
     One card is enough unless none is that large; then each of several cards gives the same number.
-    Of the cards that have room, the fullest is taken, so that large requests find room later.
+    Of the cards that have room and take another container, `placement` selects those with the least
+    or, if it is spread, with the most left of memory, then of compute, then of tenants.
     """
     free, held = _by_card(available), _by_card(required)
-    cards = _card_count(size, capacity)
-    part = size // cards
-    fits = {uuid for uuid, numbers in free.items() if len(numbers) >= part}
-    others = sorted(fits - held.keys(), key=lambda uuid: (len(free[uuid]), uuid))
-    chosen = [*held, *others[: cards - len(held)]]
-    if not held.keys() <= fits or len(chosen) != cards:
+    known = {card.uuid: card for card in cards}
+    count = _card_count(size, capacities(cards, resource))
+    part = size // count
+    fits = {uuid for uuid, numbers in free.items() if len(numbers) >= part and uuid in known}
+    open_ones = {uuid for uuid in fits if not known[uuid].is_closed}
+    sign = -1 if placement == "spread" else 1
+
+    def left(uuid: str) -> tuple[int, int, int, str]:
+        card = known[uuid]
+        return sign * len(free[uuid]), sign * card.cores_left, sign * card.tenants_left, uuid
+
+    others = sorted(open_ones - held.keys(), key=left)
+    chosen = [*held, *others[: count - len(held)]]
+    if not held.keys() <= fits or len(chosen) != count:
+        closed = [
+            f"card {uuid} has no {known[uuid].lacks} left" for uuid in sorted(fits - open_ones)
+        ]
         most = max((len(numbers) for numbers in free.values()), default=0)
-        raise NoDevices(f"no card has {part} units left: the largest part is {most}")
+        why = ", ".join(closed) or f"the largest part is {most}"
+        raise NoDevices(f"no card has {part} units left for another container: {why}")
     return [
         _id(uuid, number)
         for uuid in chosen

@@ -2,9 +2,11 @@
 """A stand-in for the kubelet's device manager: device plugins, as 1.36's behaves towards them.
 
 Its messages are compiled from .proto files of its own, so that a plugin's are held against them.
-What is left out: the topology manager, and what a pod's resources are limited to. Seen with a real
-one (1.36.2): registration, restarts, preferred allocations, mounts. Never: two instances of the
-plugin at a time, or a kubelet of another version.
+The scheduler compares a request with one sum over all cards of the node, and a ReplicaSet replaces
+a pod that was not admitted at once, without a back-off: 1.36.2 was seen to. What is left out: the
+topology manager, and what a pod's resources are limited to. Seen with that real one: registration,
+restarts, preferred allocations, mounts. Never: two instances of the plugin at a time, or a kubelet
+of another version.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from .service import PluginClient, PluginError, Service, serve
 
 REGISTRATION = Service("deviceplugin", "Registration")
 DEVICE_PLUGIN = Service("deviceplugin", "DevicePlugin")
+POD_RESOURCES = Service("podresources", "PodResourcesLister")
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 
@@ -36,19 +39,22 @@ class Endpoint:
 
 
 class StandInKubelet:
-    """Serves kubelet.sock in `folder`/device-plugins, between `start` and `stop`."""
+    """Serves kubelet.sock in `folder`/device-plugins and /pod-resources, from `start` to `stop`."""
 
     def __init__(self, folder: Path) -> None:
         self.plugins = folder / "device-plugins"
         self.plugins.mkdir(parents=True, exist_ok=True)
         self.socket = self.plugins / "kubelet.sock"
+        self.pod_resources = folder / "pod-resources" / "kubelet.sock"
+        self.pod_resources.parent.mkdir(exist_ok=True)
         self.refusal = ""  # what Register is answered with
         self.registrations: list[dict[str, Any]] = []
         self.endpoints: dict[str, Endpoint] = {}
         self.used: dict[str, set[str]] = {}  # by resource: what containers have, across restarts
+        self.containers: list[Admitted] = []
         self._threads: list[threading.Thread] = []
         self._admitting = threading.Lock()  # the device manager's own
-        self._server: Any = None
+        self._servers: list[Any] = []
 
     def __enter__(self) -> StandInKubelet:
         self.start()
@@ -62,18 +68,22 @@ class StandInKubelet:
         for path in self.plugins.iterdir():
             if path.is_socket():
                 path.unlink()
-        self._server = serve(self.socket, REGISTRATION, {"Register": self._register})
+        self._servers = [
+            serve(self.socket, REGISTRATION, {"Register": self._register}),
+            serve(self.pod_resources, POD_RESOURCES, {"List": self._list}),
+        ]
 
     def stop(self) -> None:
         """End, as if killed: what was registered is forgotten, what containers have is not."""
-        if self._server is not None:
-            self._server.stop(None).wait()
+        for server in self._servers:
+            server.stop(None).wait()
         for endpoint in self.endpoints.values():
             endpoint.client.close()
         for thread in self._threads:
             thread.join()
-        self.endpoints, self._threads, self._server = {}, [], None
-        self.socket.unlink(missing_ok=True)
+        self.endpoints, self._threads, self._servers = {}, [], []
+        for socket in (self.socket, self.pod_resources):
+            socket.unlink(missing_ok=True)
 
     def restart(self) -> None:
         self.stop()
@@ -90,6 +100,23 @@ class StandInKubelet:
     def healthy(self, resource: str) -> set[str]:
         listed = self._listed(resource)
         return {name for name, device in listed.items() if device["health"] == "Healthy"}
+
+    def available(self, resource: str) -> int:
+        """Return what the scheduler takes a pod to fit into: of all cards together."""
+        return self.allocatable(resource) - len(self.used.get(resource, ()))
+
+    def replace_failed(self, resource: str, count: int, most: int) -> int:
+        """Admit up to `most` pods of a ReplicaSet, one after the other; return how many fail.
+
+        The scheduler keeps a pod Pending that does not fit.
+        """
+        for failed in range(most):
+            if self.available(resource) < count:
+                return failed
+            with suppress(PluginError):
+                self.admit(resource, count)
+                return failed
+        return most
 
     def admit(self, resource: str, count: int) -> Admitted:
         """Allocate for a container; PluginError fails the pod, as UnexpectedAdmissionError does."""
@@ -117,7 +144,25 @@ class StandInKubelet:
             DEVICE_PLUGIN, "Allocate", container_requests=[{"devices_ids": chosen}]
         )
         used |= set(chosen)
-        return Admitted(self, resource, set(chosen), reply["container_responses"][0])
+        admitted = Admitted(self, resource, set(chosen), reply["container_responses"][0])
+        self.containers.append(admitted)
+        return admitted
+
+    def _list(self, _request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "pod_resources": [
+                {
+                    "containers": [
+                        {
+                            "devices": [
+                                {"resource_name": one.resource, "device_ids": sorted(one.devices)}
+                            ]
+                        }
+                    ]
+                }
+                for one in self.containers
+            ]
+        }
 
     def write_checkpoint(self, devices: dict[str, list[str]]) -> None:
         """Write what an earlier kubelet noted of the plugins of this node."""
@@ -178,3 +223,4 @@ class Admitted:
     def release(self) -> None:
         """The pod has ended: its devices are free again."""
         self.kubelet.used[self.resource] -= self.devices
+        self.kubelet.containers.remove(self)

@@ -75,17 +75,20 @@ class PluginClient:
 
 
 def serve(
-    socket: Path, service: Service, methods: Mapping[str, Callable[[dict[str, Any]], None]]
+    socket: Path,
+    service: Service,
+    methods: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]],
 ) -> Any:
-    """Serve methods whose reply is empty; one that raises PluginError refuses the call."""
+    """Serve methods; the reply of None is empty, and one with PluginError refuses the call."""
 
     def answer(method: str) -> Callable[[Any, Any], Any]:
         def run(request: Any, context: Any) -> Any:
+            reply = None
             try:
-                methods[method](protos.as_json(request))
+                reply = methods[method](protos.as_json(request))
             except PluginError as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            return service.classes(method)[1]()
+            return protos.parse(reply or {}, service.classes(method)[1])
 
         return run
 

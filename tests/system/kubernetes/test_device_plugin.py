@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import SchedulableCard
 from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, DevicePlugin
-from gpushare.kubernetes.kubelet.memory_units import memory_resource
+from gpushare.kubernetes.kubelet.memory_units import REFUSED_SECONDS, memory_resource
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
 from tests.system.waiting import wait_until
@@ -31,6 +33,10 @@ class Allocations(Client):
     """gpushared's folders; `refusal` is what it answers instead."""
 
     refusal = ""
+    placement = ""
+
+    def status(self) -> Any:
+        return {"default_placement": self.placement}
 
     def allocation(self, card: str, memory_bytes: int) -> str:
         if self.refusal:
@@ -130,7 +136,7 @@ def test_parts_of_several_cards_are_refused_with_the_reason(
     registered(plugin, kubelet)
     kubelet.admit(RESOURCE, 3)
     kubelet.admit(RESOURCE, 3)
-    with pytest.raises(PluginError, match="no card has 2 units left"):
+    with pytest.raises(PluginError, match="no card has 2 units left for another container: the la"):
         kubelet.admit(RESOURCE, 2)
     # A kubelet that asks for no preference is told at Allocate.
     kubelet.endpoints[RESOURCE].takes_preferences = False
@@ -175,3 +181,84 @@ def test_a_name_that_another_plugin_has_is_refused(
     with pytest.raises(UserError, match=r"another device plugin .* \(device GPU-5f3c-_-0 in"):
         plugin.step()
     assert kubelet.registrations == []
+
+
+def asked_again(plugin: DevicePlugin, *more: SchedulableCard) -> None:
+    """Have gpushared answer anew, and the kubelet too."""
+    plugin.update(tuple(more) or cards(4, 4))
+
+
+def test_a_card_without_a_free_tenant_has_nothing_for_the_scheduler(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    two = tuple(replace(card, max_tenants=2) for card in cards(4, 4))
+    asked_again(plugin, *two)
+    # The kubelet admits all of them before gpushared knows of the first.
+    pods = [kubelet.admit(RESOURCE, 1) for _ in range(4)]
+    on = [{device.partition(".")[0] for device in pod.devices} for pod in pods]
+    assert on == [{A}, {A}, {B}, {B}]
+    wait_until(lambda: kubelet.available(RESOURCE) == 0)
+    assert kubelet.allocatable(RESOURCE) == 4
+    asked_again(plugin, *two)
+    pods[0].release()
+    asked_again(plugin, *two)
+    wait_until(lambda: kubelet.available(RESOURCE) == 3)
+
+
+def test_a_card_without_compute_hides_nothing_of_the_others(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    kubelet.admit(RESOURCE, 3)
+    first, second = cards(4, 4)
+    asked_again(plugin, replace(first, cores_left=0), second)
+    wait_until(lambda: kubelet.available(RESOURCE) == 4)
+    assert {device.partition(".")[0] for device in kubelet.admit(RESOURCE, 1).devices} == {B}
+
+
+def test_the_node_s_placement_selects_the_card(
+    plugin: DevicePlugin, kubelet: StandInKubelet, source: Allocations
+) -> None:
+    registered(plugin, kubelet)
+    source.placement = "spread"
+    on = [kubelet.admit(RESOURCE, 1).devices.pop().partition(".")[0] for _ in range(4)]
+    assert on == [A, B, A, B]
+
+
+def test_a_pod_that_no_card_has_room_for_fails_once_and_waits(
+    plugin: DevicePlugin, kubelet: StandInKubelet, clock: Clock
+) -> None:
+    registered(plugin, kubelet)
+    small, large = kubelet.admit(RESOURCE, 1), kubelet.admit(RESOURCE, 2)
+    assert {device.partition(".")[0] for device in small.devices | large.devices} == {A}
+    asked_again(plugin)
+    middle = kubelet.admit(RESOURCE, 2)  # 1 of A, 2 of B
+    with pytest.raises(PluginError, match="the largest part is 2"):
+        kubelet.admit(RESOURCE, 3)
+    wait_until(lambda: kubelet.available(RESOURCE) == 2)
+    assert kubelet.replace_failed(RESOURCE, 3, 40) == 0
+    # Memory is released: the largest part is another one.
+    middle.release()
+    asked_again(plugin)
+    wait_until(lambda: kubelet.available(RESOURCE) == 4)
+    assert kubelet.replace_failed(RESOURCE, 3, 40) == 0
+    assert len(kubelet.containers) == 3
+    # A pod may still wait, or not: after a minute, everything is offered again.
+    clock.now += REFUSED_SECONDS
+    asked_again(plugin)
+    wait_until(lambda: kubelet.available(RESOURCE) == 2)
+    with pytest.raises(PluginError, match="the largest part is 1"):
+        kubelet.admit(RESOURCE, 2)
+    wait_until(lambda: kubelet.available(RESOURCE) == 1)
+
+
+def test_a_kubelet_that_lists_no_containers_counts_full_cards(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    kubelet.pod_resources.unlink()
+    registered(plugin, kubelet)
+    first, second = cards(4, 4)
+    asked_again(plugin, replace(first, cores_left=0), second)
+    assert kubelet.allocatable(RESOURCE) == 8
+    assert {device.partition(".")[0] for device in kubelet.admit(RESOURCE, 1).devices} == {B}

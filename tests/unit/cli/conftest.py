@@ -105,6 +105,7 @@ STATUS: DaemonStatus = {
     "run_dir": "/run/gpushare",
     "node_name": "",
     "kubernetes_mode": "annotations",
+    "default_placement": "",
     "accepts_node_labels": True,
     "eviction_fault": "",
     "node_settings": {},

@@ -15,6 +15,7 @@ STATUS: Mapping[str, Any] = {
     "isolation": "interposer",
     "kubernetes_mode": "dra",
     "tenants": 0,
+    "default_placement": "",
     "accepts_node_labels": True,
     "node_settings": {},
 }
@@ -32,6 +33,7 @@ def card(index: int = 0, **changed: Any) -> dict[str, Any]:
         "schedulable_cores": 100,
         "max_tenants": 16,
         "allowed_mode": "any",
+        "mode": "unused",
         "numa_node": 1,
         "is_schedulable": True,
         "schedulable_reason": "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +38,12 @@ from gpushare.kubernetes.cards import (
 )
 from gpushare.kubernetes.kubelet import memory_units
 from gpushare.kubernetes.kubelet.grpc_service import ListAndWatchResponse
-from gpushare.kubernetes.kubelet.memory_units import MemoryResource, NoDevices, memory_resource
+from gpushare.kubernetes.kubelet.memory_units import (
+    MemoryResource,
+    NoDevices,
+    Refusals,
+    memory_resource,
+)
 from gpushare.protocol.rows import CardRow
 
 from .made import GIB, STATUS, card, node
@@ -207,9 +213,11 @@ C = "GPU-cccccccc-0000-0000-0000-000000000000"
 GIBS = MemoryResource("gpushare.io/memory-gib", GIB)
 
 
-def memory_card(uuid: str, memory: int, schedulable: int | None = None) -> SchedulableCard:
+def memory_card(
+    uuid: str, memory: int, schedulable: int | None = None, **left: Any
+) -> SchedulableCard:
     usable = memory if schedulable is None else schedulable
-    return SchedulableCard(uuid, memory, usable, "", None)
+    return SchedulableCard(uuid, memory, usable, "", None, **left)
 
 
 def ids(uuid: str, *numbers: int) -> list[str]:
@@ -251,9 +259,8 @@ def test_names_and_units_that_a_kubelet_or_a_manifest_would_misread(
 
 
 def test_memory_that_may_not_be_scheduled_is_unhealthy_from_the_last_id_on() -> None:
-    found = memory_units.devices(
-        [memory_card(A, 4 * GIB, 2 * GIB + 1), memory_card(B, GIB, 0)], GIBS
-    )
+    cards = [memory_card(A, 4 * GIB, 2 * GIB + 1), memory_card(B, GIB, 0)]
+    found = memory_units.devices(cards, GIBS, memory_units.healthy_units(cards, GIBS))
     assert [(device["ID"], device["health"]) for device in found] == [
         (f"{A}.0", "Healthy"),
         (f"{A}.1", "Healthy"),
@@ -264,21 +271,63 @@ def test_memory_that_may_not_be_scheduled_is_unhealthy_from_the_last_id_on() -> 
     assert found[0]["topology"] is None
 
 
+@pytest.mark.parametrize(
+    ("changed", "numbers"),
+    [
+        ({}, {0, 1, 3}),  # the one in use, and as many more as may be allocated
+        ({"cores_left": 0}, {3}),
+        ({"tenants": 2, "max_tenants": 2}, {3}),
+        ({"schedulable_bytes": 0, "reason": "cordoned: ECC errors"}, {3}),
+        ({"schedulable_bytes": 0, "reason": "unhealthy: XID 79"}, set()),
+    ],
+)
+def test_units_in_use_are_healthy_while_the_card_works(
+    changed: dict[str, Any], numbers: set[int]
+) -> None:
+    card = replace(memory_card(A, 4 * GIB, 3 * GIB), **changed)
+    assert memory_units.healthy_units([card], GIBS, ids(A, 3)) == {A: numbers}
+
+
+def test_after_a_refusal_only_the_largest_free_part_is_healthy() -> None:
+    cards = [memory_card(A, 4 * GIB), memory_card(B, 4 * GIB), memory_card(C, 4 * GIB, tenants=64)]
+    used = [*ids(A, 0, 1), *ids(B, 0)]
+    found = memory_units.healthy_units(cards, GIBS, used, only_largest=True)
+    assert found == {A: {0, 1}, B: {0, 1, 2, 3}, C: set()}
+
+
+def test_each_further_refusal_doubles_the_time_up_to_ten_minutes() -> None:
+    refusals = Refusals().with_another(100.0)
+    assert refusals.until == 160.0
+    refusals = refusals.with_another(114.0)  # it was on its way
+    assert refusals.until == 174.0
+    spans = []
+    for _ in range(5):
+        refusals = refusals.with_another(refusals.until)
+        spans.append(refusals.seconds)
+    assert spans == [120.0, 240.0, 480.0, 600.0, 600.0]
+    assert refusals.with_another(refusals.until + 600.0).seconds == 60.0
+
+
 def test_a_list_that_a_kubelet_would_refuse_names_the_unit_that_fits() -> None:
     cards = [
         memory_card(f"GPU-{number:08}-0000-0000-0000-000000000000", 141 * GIB)
         for number in range(8)
     ]
+
+    def listed_in(name: str, unit: int) -> list[dict[str, Any]]:
+        resource = MemoryResource(name, unit)
+        return memory_units.devices(cards, resource, memory_units.healthy_units(cards, resource))
+
     with pytest.raises(UserError, match=r"Use --unit (\d+)MiB or larger") as refused:
-        memory_units.devices(cards, MemoryResource("example.com/mib", MIB))
+        listed_in("example.com/mib", MIB)
     fits = int(str(refused.value).rpartition("--unit ")[2].partition("MiB")[0])
-    listed = memory_units.devices(cards, MemoryResource("example.com/fits", fits * MIB))
+    listed = listed_in("example.com/fits", fits * MIB)
     assert ListAndWatchResponse(devices=listed).ByteSize() <= 3 * MIB
     with pytest.raises(UserError, match=f"--unit {fits}MiB"):
-        memory_units.devices(cards, MemoryResource("example.com/half", fits * MIB // 2))
+        listed_in("example.com/half", fits * MIB // 2)
 
 
-CAPACITY = {A: 4, B: 4, C: 8}
+CARDS = [memory_card(A, 4 * GIB), memory_card(B, 4 * GIB), memory_card(C, 8 * GIB)]
 
 
 @pytest.mark.parametrize(
@@ -302,18 +351,57 @@ def test_a_container_gets_ids_of_one_card(
 ) -> None:
     if chosen is None:
         with pytest.raises(NoDevices):
-            memory_units.preferred(available, required, size, CAPACITY)
+            memory_units.preferred(available, required, size, CARDS, GIBS)
     else:
-        assert memory_units.preferred(available, required, size, CAPACITY) == chosen
+        assert memory_units.preferred(available, required, size, CARDS, GIBS) == chosen
+
+
+@pytest.mark.parametrize(
+    ("placement", "first", "second", "chosen"),
+    [
+        ("", {}, {}, A),  # 2 of 3 GiB left
+        ("spread", {}, {}, B),
+        ("binpack", {"tenants": 64}, {}, B),
+        ("binpack", {"cores_left": 0}, {}, B),
+        ("spread", {}, {"cores_left": 0}, A),
+    ],
+)
+def test_the_placement_ranks_the_cards_that_take_another_container(
+    placement: str, first: dict[str, Any], second: dict[str, Any], chosen: str
+) -> None:
+    cards = [memory_card(A, 4 * GIB, **first), memory_card(B, 4 * GIB, **second)]
+    available = ids(A, 2, 3) + ids(B, 1, 2, 3)
+    [given] = memory_units.preferred(available, [], 1, cards, GIBS, placement)
+    assert given.partition(".")[0] == chosen
+
+
+@pytest.mark.parametrize(("placement", "chosen"), [("binpack", A), ("spread", B)])
+def test_with_the_same_memory_left_compute_decides_and_then_tenants(
+    placement: str, chosen: str
+) -> None:
+    available = ids(A, 0) + ids(B, 0)
+    for first, second in (
+        ({"cores_left": 20}, {"cores_left": 60}),
+        ({"tenants": 2}, {"tenants": 1}),
+    ):
+        cards = [memory_card(A, GIB, **first), memory_card(B, GIB, **second)]
+        [given] = memory_units.preferred(available, [], 1, cards, GIBS, placement)
+        assert given.partition(".")[0] == chosen
+
+
+def test_a_request_that_only_full_cards_have_memory_for_is_refused_with_what_they_lack() -> None:
+    cards = [memory_card(A, 4 * GIB, tenants=64), memory_card(B, 4 * GIB, cores_left=0)]
+    with pytest.raises(NoDevices, match=f"{A} has no tenant left, card {B} has no compute left"):
+        memory_units.preferred(ids(A, 0) + ids(B, 0), [], 1, cards, GIBS)
 
 
 def test_a_request_above_the_largest_card_is_divided_evenly() -> None:
-    capacity = {A: 139, B: 139}
+    cards = [memory_card(A, 139 * GIB), memory_card(B, 139 * GIB)]
     available = ids(A, *range(139)) + ids(B, *range(139))
-    found = memory_units.preferred(available, [], 270, capacity)
+    found = memory_units.preferred(available, [], 270, cards, GIBS)
     assert memory_units.parts(found, GIBS) == [(A, 135 * GIB), (B, 135 * GIB)]
     with pytest.raises(NoDevices, match="cannot be divided evenly over 2 cards of 139"):
-        memory_units.preferred(available, [], 271, capacity)
+        memory_units.preferred(available, [], 271, cards, GIBS)
 
 
 def test_ids_that_the_kubelet_chose_itself_are_one_part_or_refused() -> None:
@@ -333,6 +421,9 @@ ROW = {
     "schedulable_reason": "",
     "numa_node": 1,
     "allowed_mode": "any",
+    "cores_available": 60,
+    "tenants": 2,
+    "max_tenants": 16,
 }
 
 

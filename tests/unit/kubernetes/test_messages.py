@@ -20,6 +20,7 @@ from tests.stack.kubelet.service import Service
     [
         (grpc_service.DEVICE_REGISTRATION, Service("deviceplugin", "Registration")),
         (grpc_service.DEVICE_PLUGIN, Service("deviceplugin", "DevicePlugin")),
+        (grpc_service.POD_RESOURCES, Service("podresources", "PodResourcesLister")),
         (grpc_service.PLUGIN_REGISTRATION, Service("pluginregistration", "Registration")),
         *((service, dra.DRA[name]) for name, service in grpc_service.DRA_SERVICES.items()),
         *((service, dra.HEALTH[name]) for name, service in grpc_service.HEALTH_SERVICES.items()),

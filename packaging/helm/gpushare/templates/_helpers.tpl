@@ -41,15 +41,15 @@ env:
         fieldPath: metadata.uid
 {{- end }}
 
-{{/* The kubelet has device-plugins at this path, whatever its root directory is: DevicePluginPath in
-     k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/constants.go. */}}
-{{- define "gpushare.kubeletDir" -}}
-{{- if eq .Values.mode "plugin" }}/var/lib/kubelet{{ else }}{{ .Values.kubeletDir }}{{ end }}
+{{/* The kubelet's folders that gpushare-node uses: in any mode, claims of the mode dra may be left. */}}
+{{- define "gpushare.kubeletFolders" -}}
+plugins plugins_registry{{ if eq .Values.mode "plugin" }} device-plugins pod-resources{{ end }}
 {{- end }}
 
-{{/* The kubelet's folders in which gpushare-node creates its sockets, for the mode. */}}
-{{- define "gpushare.kubeletFolders" -}}
-{{- get (dict "annotations" "" "plugin" "device-plugins" "dra" "plugins plugins_registry") .Values.mode -}}
+{{/* The kubelet has device-plugins at this path, whatever its root directory is: DevicePluginPath in
+     k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/constants.go. */}}
+{{- define "gpushare.kubeletFolder" -}}
+{{ eq .folder "device-plugins" | ternary "/var/lib/kubelet" .root }}/{{ .folder }}
 {{- end }}
 
 {{/* The nodes of the DaemonSets, and what their pods have in common. */}}
