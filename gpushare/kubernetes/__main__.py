@@ -108,7 +108,17 @@ def _plugins(
         raise UserError(f"there is no {arguments.kubelet_dir}: start the kubelet first")
     if reporter is not None:
         reporter.start()
-    plugin: KubeletPlugin
+    plugins: list[KubeletPlugin] = []
+    if mode != "dra" and client.claims():
+        from gpushare.kubernetes.kubelet.dra_plugin import (  # noqa: PLC0415 - it needs them
+            ClaimsOfEarlierMode,
+        )
+
+        plugins.append(
+            ClaimsOfEarlierMode(
+                arguments.kubelet_dir, arguments.node, client, log, os.environ.get("POD_UID", "")
+            )
+        )
     if mode == "plugin":
         from gpushare.kubernetes.kubelet import (  # noqa: PLC0415 - they need the libraries
             device_plugin,
@@ -117,7 +127,7 @@ def _plugins(
 
         resource = memory_units.memory_resource(arguments.resource, arguments.unit)
         folder = arguments.kubelet_dir / "device-plugins"
-        plugin = device_plugin.DevicePlugin(folder, resource, client, log)
+        plugins.append(device_plugin.DevicePlugin(folder, resource, client, log))
     elif mode == "dra":
         from gpushare.kubernetes.kubelet.dra_plugin import (  # noqa: PLC0415 - it needs them
             DraPlugin,
@@ -128,20 +138,21 @@ def _plugins(
         claims = ClaimReader(api)
         follower = ClaimFollower(api, claims, client, log)
         ended.callback(follower.close)
-        plugin = DraPlugin(
-            arguments.kubelet_dir,
-            arguments.node,
-            claims,
-            client,
-            follower,
-            log,
-            registered=reporter.register,
-            pod_uid=os.environ.get("POD_UID", ""),
+        plugins.append(
+            DraPlugin(
+                arguments.kubelet_dir,
+                arguments.node,
+                claims,
+                client,
+                follower,
+                log,
+                registered=reporter.register,
+                pod_uid=os.environ.get("POD_UID", ""),
+            )
         )
-    else:
-        return []
-    ended.callback(plugin.close)
-    return [plugin]
+    for plugin in plugins:
+        ended.callback(plugin.close)
+    return plugins
 
 
 def _reporter(

@@ -62,6 +62,25 @@ def _mps_faults(capacity: CardCapacity, node: Node, ledger: Ledger) -> Iterator[
         )
 
 
+def _claims_without_containers(node: Node, ledger: Ledger) -> Iterator[str]:
+    """Yield each claim whose memory is reserved, and which no container uses."""
+    used, mode = {record.claim for record in ledger.entries.values()}, node.config.kubernetes_mode
+    idle = [claim for claim in ledger.claims.values() if claim.uid not in used]
+    for claim in idle[:_MOST_UNALLOCATED]:
+        parts = [claim.part(card) for card in claim.cards]
+        held = ", ".join(
+            f"{format_size(part.quota_bytes)} and {part.cores} % of card "
+            f"{card_index(part.uuid, node)}"
+            for part in parts
+        )
+        fix = "a container of its pod is starting, or the kubelet has not released it"
+        if mode != "dra":
+            fix = (
+                f"kubernetes.mode is {mode}, and was dra. Delete its pod: gpushare-node releases it"
+            )
+        yield f"{claim.title} has {held} and no container: {fix}"
+
+
 def _warnings(state: DaemonState) -> Iterator[str]:
     """Yield a sentence for each fault of the node, the empty text for one that there is not."""
     node, ledger, stale = state.node, state.ledger, state.observed.usage.stale
@@ -78,6 +97,7 @@ def _warnings(state: DaemonState) -> Iterator[str]:
             "allocation: it bypasses gpushare. Run it with the runtime gpushare, without "
             "--privileged"
         )
+    yield from _claims_without_containers(node, ledger)
     yield node.scheduler_fault
     if state.history is not None and state.history.fault:
         yield f"events are not stored: {state.history.fault}"

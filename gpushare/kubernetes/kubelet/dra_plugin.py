@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gpushare.client import Client, DaemonUnreachable
 from gpushare.errors import UserError
+from gpushare.kubernetes.cards import reason_word
 from gpushare.kubernetes.kubelet.grpc_service import (
     DRA_HEALTHY,
     DRA_SERVICES,
@@ -54,6 +56,8 @@ WHOLE_CARD_CORES: Final = 100
 #: How long a call waits for gpushared. The kubelet waits 45 s, and repeats a call that failed late.
 AWAY_SECONDS: Final = 10.0
 AGAIN_SECONDS: Final = 0.2
+#: How often gpushared is asked for claims that are left of mode dra.
+LEFT_SECONDS: Final = 10.0
 
 T = TypeVar("T")
 
@@ -270,6 +274,70 @@ class DraPlugin:
         }
 
 
+class ClaimsOfEarlierMode:
+    """Serves the release of claims that are left of mode dra, until there are none.
+
+    Without a driver, a kubelet leaves the pods of such claims Terminating, and says nothing.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - as DraPlugin's
+        self,
+        kubelet: Path,
+        pool: str,
+        client: Client,
+        log: StatusLog,
+        pod_uid: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._log, self._clock = client, log, clock
+        self._plugin: DraPlugin | None = DraPlugin(
+            kubelet, pool, self, client, self, log, pod_uid=pod_uid, clock=clock
+        )
+        self._asked = clock()
+
+    def update(self, cards: tuple[SchedulableCard, ...]) -> None:
+        """Take the cards as gpushared reports them."""
+        if self._plugin is not None:
+            self._plugin.update(cards)
+
+    def step(self) -> None:
+        """Serve, and end after the last claim."""
+        if self._plugin is None:
+            return
+        self._plugin.step()
+        if self._clock() < self._asked + LEFT_SECONDS:
+            return
+        self._asked = self._clock()
+        with suppress(UserError):  # it restarts
+            left = [f"{claim['namespace']}/{claim['name']}" for claim in self._client.claims()]
+            shown = f"{', '.join(left)}: delete their pods" if left else "all are released"
+            self._log.note("claims", f"claims of mode dra: {shown}")
+            if not left:
+                self.close()
+
+    def close(self) -> None:
+        """Remove the sockets."""
+        if self._plugin is not None:
+            self._plugin.close()
+            self._plugin = None
+
+    def read(self, namespace: str, name: str) -> AllocatedClaim:
+        """Refuse to prepare a claim."""
+        raise UserError(f"this node is no longer in mode dra: {namespace}/{name} is not prepared")
+
+    def follow(self, claim: AllocatedClaim) -> None:
+        """Nothing is prepared."""
+
+    def refuse(self, claim: AllocatedClaim, why: str) -> None:
+        """Nothing is read."""
+
+    def forget(self, uid: str) -> None:
+        """Nothing is followed."""
+
+    def update_health(self, faults: Mapping[str, str]) -> None:
+        """No status is written."""
+
+
 def _parameters(claim: AllocatedClaim) -> dict[str, str]:
     """Return the parameters of all devices; UserError if two of them differ."""
     parameters: dict[str, str] = {}
@@ -285,10 +353,9 @@ def _parameters(claim: AllocatedClaim) -> dict[str, str]:
 
 def _health(card: SchedulableCard) -> int:
     """Return the HealthStatus: a card that is cordoned works."""
-    kind = card.reason.partition(":")[0].split(" ")[0]
-    if not kind or kind == "cordoned":
+    if card.is_working:
         return DRA_HEALTHY
-    return DRA_UNHEALTHY if kind == "unhealthy" else DRA_UNKNOWN
+    return DRA_UNHEALTHY if reason_word(card.reason) == "unhealthy" else DRA_UNKNOWN
 
 
 @dataclass(frozen=True)

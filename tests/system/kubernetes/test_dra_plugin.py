@@ -16,7 +16,13 @@ from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
 from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
 from gpushare.kubernetes.kubelet import dra_plugin
-from gpushare.kubernetes.kubelet.dra_plugin import AWAY_SECONDS, DraPlugin, plugin_sockets
+from gpushare.kubernetes.kubelet.dra_plugin import (
+    AWAY_SECONDS,
+    LEFT_SECONDS,
+    ClaimsOfEarlierMode,
+    DraPlugin,
+    plugin_sockets,
+)
 from gpushare.protocol.kubernetes import device_name
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
 from tests.system.waiting import wait_until
@@ -86,6 +92,12 @@ class Daemon(Client):
         if self.refusal:
             raise RequestRefused(self.refusal)
         self.prepared.pop(uid, None)
+
+    def claims(self) -> Any:
+        return [
+            dict(zip(("namespace", "name"), each["name"].split("/"), strict=True))
+            for each in self.prepared.values()
+        ]
 
     def follow(self, claim: AllocatedClaim) -> None:
         self.followed.add(claim.uid)
@@ -339,3 +351,24 @@ def test_sockets_of_an_instance_that_was_killed_are_removed(
         cluster.allocate(part(A))
         assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
     assert not killed.service.exists()
+
+
+def test_claims_that_are_left_of_mode_dra_are_released_and_no_other_is_prepared(
+    folder: Path, daemon: Daemon, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.prepared = {"claim-1": {"name": "ai/train"}}
+    left = ClaimsOfEarlierMode(folder, NODE, daemon, StatusLog(), clock=clock)
+    with DraKubelet(folder) as kubelet:
+        left.update(CARDS)
+        left.step()
+        kubelet.look()
+        refused = kubelet.prepare({**CLAIM, "uid": "claim-2"})
+        assert "no longer in mode dra" in refused["claim-2"]["error"]
+        clock.now += LEFT_SECONDS
+        left.step()
+        assert "claims of mode dra: ai/train: delete their pods" in capsys.readouterr().err
+        assert kubelet.unprepare(CLAIM) == {"claim-1": {"error": ""}}
+        clock.now += LEFT_SECONDS
+        left.step()
+        kubelet.look()
+        assert kubelet.drivers == {}

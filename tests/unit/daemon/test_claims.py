@@ -22,6 +22,7 @@ from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.rows import card_rows
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
 from gpushare.protocol.operations import MalformedRequest
@@ -294,6 +295,26 @@ def test_the_scheduler_does_not_lose_what_it_allocated(node: FakeDaemon, tmp_pat
     row = next(card_rows(node))
     assert (row["schedulable_bytes"], row["schedulable_cores"]) == (140 * GIB, 100)
     assert (row["available_bytes"], row["tenants"]) == (120 * GIB, 1)
+
+
+def test_a_claim_that_is_left_of_mode_dra_is_named_and_not_the_scheduler_s(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    prepare(node, device(40, 80))
+    [waits] = status_row(node)["warnings"]
+    assert waits.startswith(
+        "claim team/gpu-claim has 40 GiB and 80 % of card 0 and no container: a container of its"
+    )
+    node.node.config = replace(node.node.config, kubernetes_mode="plugin")
+    [left] = status_row(node)["warnings"]
+    assert left.endswith(
+        "kubernetes.mode is plugin, and was dra. Delete its pod: gpushare-node releases it"
+    )
+    row = next(card_rows(node))
+    assert (row["schedulable_bytes"], row["schedulable_cores"]) == (100 * GIB, 20)
+    node.node.config = replace(node.node.config, kubernetes_mode="dra")
+    container(node, tmp_path).create(node)
+    assert status_row(node)["warnings"] == []
 
 
 @pytest.mark.parametrize("cores", [0, 100])
