@@ -20,7 +20,7 @@ _INTRO: Final = """\
 ## Aliases
 
 `gpushare-exporter --compat=hami,hami-legacy,dcgm` (or some of them) adds these names,
-with the labels and units of those exporters: HAMi 2.9, and as `hami-legacy` the names that HAMi
+with the labels and units of those exporters: HAMi 2.10, and as `hami-legacy` the names that HAMi
 used before; dcgm-exporter up to 4.8 (4.9 has other names by default). If such an
 exporter also runs, omit its name: a duplicate series would be counted twice.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of HAMi 2.9 (cmd/vGPUmonitor, cmd/scheduler): current ones, and those before it.
+"""The names of HAMi 2.10 (cmd/vGPUmonitor, cmd/scheduler): current ones, and those before 2.9.
 
 HAMi calls percentages ratios. The legacy names have the same values with other label names.
 `Device_memory_desc_of_container` lacks four labels whose values are sizes: each change of one would
@@ -68,11 +68,16 @@ def _label(snapshot: Snapshot, card: CardRow, label: str) -> str:
         "node": snapshot.node,
         "device_index": str(card["index"]),
         "device_uuid": card["uuid"],
-        "device_type": f"NVIDIA-{driver_name(card)}",
+        "device_type": _device_type(driver_name(card)),
         "device_cores": _CORES,
         "device_memory_limit": str(card["memory_bytes"] // _MIB),
     }
     return values[label]
+
+
+def _device_type(name: str) -> str:
+    """Return a model as HAMi names it since 2.10: the vendor once, NormalizeDeviceModel."""
+    return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
 
 
 _HOST: Final[Labels] = ("node", "device_index", "device_uuid", "device_type")
@@ -188,7 +193,7 @@ _MONITOR: Final = (
         "Utilization of the memory interface, in percent.",
         "memory_copy_utilization_ratio",
         sensor("memory_copy_percent"),
-        _HOST[1:],
+        _HOST,
     ),
     _card(
         ("hami_host_gpu_temperature_celsius", ""),
