@@ -170,15 +170,21 @@ IGNORED: Final = "GpuLabelIgnored"
 CHANGED: Final = "GpuSettingChanged"
 
 
+#: Labels of other systems whose value `mps` means that the node's cards are shared through MPS.
+_OF_MPS: Final = ("ack.node.gpu.schedule",)
+
+
 class WantedSettings(NamedTuple):
     """The settings in labels, by key, and the problems with them.
 
-    The settings in `kept` are to stay as they are: one of their labels is wrong.
+    The settings in `kept` are to stay as they are: one of their labels is wrong. `wants_mps` is the
+    label that means MPS, "" if none does: no label changes the backend of cards.
     """
 
     settings: Mapping[str, NodeSetting]
     kept: frozenset[str]
     problems: tuple[str, ...]
+    wants_mps: str = ""
 
 
 class _LabelValue(NamedTuple):
@@ -220,7 +226,8 @@ def settings_of(node: Object) -> WantedSettings:
             problems.append(f"{key} is not clear: {values} disagree. {', or '.join(fixes)}.")
         elif valid:
             [settings[key]] = valid.values()
-    return WantedSettings(settings, frozenset(kept), tuple(problems))
+    mps = next((name for name in _OF_MPS if labels.get(name) == "mps"), "")
+    return WantedSettings(settings, frozenset(kept), tuple(problems), mps)
 
 
 def _own(labels: Mapping[str, str]) -> Iterator[_LabelValue]:
@@ -242,7 +249,7 @@ def _vendors(where: KeyLocation, texts: Mapping[str, str]) -> Iterator[_LabelVal
         if not key:
             continue
         try:
-            value = NODE_SETTINGS[key].parse(str(word.row.unit.read(word.text)))
+            value = NODE_SETTINGS[key].parse(str(word.row.read(word.text)))
         except BadValue as bad:
             error = QuotaError(str(word.source), word.text, bad.rule, bad.fix)
             yield _LabelValue(key, None, is_own=False, problem=f"{title}: {error}")
@@ -280,7 +287,13 @@ class NodeSettings:
             return
         current: Mapping[str, NodeSetting] = status["node_settings"]
         wanted = self._served(settings_of(node))
-        problems = list(wanted.problems)
+        problems = [f"{problem} Nothing was changed." for problem in wanted.problems]
+        if wanted.wants_mps and any(row["mode"] != "mps" for row in self._target.cards()):
+            problems.append(
+                f"node label {wanted.wants_mps}=mps: the cards are shared, and not through MPS: "
+                "its containers share faults, so no label selects it. Set backend: mps for the "
+                "cards in gpushare.yaml, and gpushare.io/backend: mps in the requests."
+            )
         for key in sorted((current.keys() | wanted.settings.keys()) - wanted.kept):
             setting = wanted.settings.get(key)
             if setting == current.get(key):
@@ -288,10 +301,10 @@ class NodeSettings:
             try:
                 self._target.set_node_setting(key, setting)
             except RequestRefused as error:
-                problems.append(str(error))
+                problems.append(f"{error} Nothing was changed.")
             else:
                 self._report(node, NORMAL, CHANGED, _changed(key, setting), f"{self._clock()}")
-        told = [(IGNORED, f"{problem} Nothing was changed.") for problem in problems]
+        told = [(IGNORED, problem) for problem in problems]
         if RELEASED in wanted.settings and status["tenants"]:
             told.append((IN_USE, f"{status['tenants']} containers {_HOLD}"))
         for reason, text in told:

@@ -36,7 +36,7 @@ from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from gpushare.quota.effective_request import resolve_request
-from gpushare.quota.node_settings import NODE_MODE, POLICY, RELEASED, NodeSetting
+from gpushare.quota.node_settings import ALLOWED_MODE, NODE_MODE, POLICY, RELEASED, NodeSetting
 from gpushare.quota.request import QuotaRequest
 from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
@@ -186,6 +186,24 @@ def test_a_wrong_label_is_one_event_and_no_change(labelled: Labelled) -> None:
         "burst-share, best-effort or native-burst-share. Nothing was changed."
     )
     assert labelled.step(wanted_policy="best-effort")[POLICY]["value"] == "best-effort"
+
+
+def test_a_label_that_means_mps_says_what_selects_it(labelled: Labelled) -> None:
+    label = {"ack.node.gpu.schedule": "mps"}
+    assert labelled.apply(label)[ALLOWED_MODE]["value"] == "shared"
+    [event] = labelled.events(IGNORED)
+    assert event["message"].startswith(
+        "node label ack.node.gpu.schedule=mps: the cards are shared, and not through MPS: "
+    )
+    assert "Set backend: mps for the cards in gpushare.yaml" in event["message"]
+
+
+def test_a_label_that_means_mps_is_right_where_the_cards_are_in_that_mode(
+    labelled: Labelled,
+) -> None:
+    labelled.daemon.rows = [card(0, mode="mps"), card(1, mode="mps")]
+    labelled.apply({"ack.node.gpu.schedule": "mps"})
+    assert labelled.events(IGNORED) == []
 
 
 def test_a_setting_that_gpushared_refuses_is_an_event_and_tried_again(labelled: Labelled) -> None:
