@@ -33,10 +33,16 @@ def dialects() -> Iterator[str]:
     """Yield the table of each dialect, and what its product refuses."""
     yield from INTRO.splitlines()
     yield ""
-    rows = [(f"`{one.name}`", f"[{one.title}](#{anchor(one)})") for one in DIALECTS.values()]
+    rows = [
+        (f"`{one.name}`", f"[{one.title}](#{anchor(one)})")
+        for one in DIALECTS.values()
+        if not one.other_cards
+    ]
     yield from table(("name in `dialects.accept`", ""), rows)
     for one in DIALECTS.values():
-        yield from described(one)
+        if not one.other_cards:
+            yield from described(one)
+    yield from others()
 
 
 def anchor(one: Dialect) -> str:
@@ -56,6 +62,19 @@ def described(one: Dialect) -> Iterator[str]:
     said = [f"- {line}" for line in (*rules(one), *assumed(one), *one.notes)]
     if said:
         yield from (*said, "")
+
+
+def others() -> Iterator[str]:
+    """Yield the names for cards of other vendors."""
+    yield from ("## Cards of other vendors", "")
+    yield "HAMi shares these cards too. `explain` and `validate` know the names, and a node with"
+    yield from ("NVIDIA cards ignores them: select nodes with those cards.", "")
+    rows = (
+        (one.other_cards, ", ".join(f"`{row.name}`" for row in one.rows))
+        for one in DIALECTS.values()
+        if one.other_cards
+    )
+    yield from table(("cards", "keys"), rows)
 
 
 def cells(row: VendorKey) -> tuple[str, ...]:

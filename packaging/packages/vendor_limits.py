@@ -69,7 +69,7 @@ def vendor_limits(*, strict: bool) -> VendorLimits:
 def _read(row: VendorKey, number: int, *, strict: bool) -> BadValue | str | None:
     """Return what is wrong with a number; text if the limit is none of numbers."""
     try:
-        amount = row.unit.read(str(number))
+        amount = row.read(str(number))
         if isinstance(amount, str):
             return amount
         for rule in row.rules:

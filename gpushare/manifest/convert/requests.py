@@ -135,7 +135,7 @@ def _is_translated(word: VendorValue, spoken: DialectRequest) -> bool:
     if row.where in {"limit", "label", "task"}:
         return True
     try:
-        return row.unit.read(word.text) is not None
+        return row.read(word.text) is not None
     except BadValue:
         return True  # it is a problem, and nothing is written
 

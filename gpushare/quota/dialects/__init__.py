@@ -13,6 +13,7 @@ from typing import Final
 from gpushare.quota.dialects.clouds import ALIBABA, AWS, BAIDU, EGPU, ELASTIC, GKE, QGPU, VCUDA
 from gpushare.quota.dialects.hami import HAMI, HAMI_DRA
 from gpushare.quota.dialects.nvidia import NVIDIA
+from gpushare.quota.dialects.other_vendors import OTHERS
 from gpushare.quota.dialects.parse import Tables
 from gpushare.quota.dialects.schedulers import (
     HUAWEI,
@@ -48,6 +49,7 @@ DIALECTS: Final = {
         ORIONX,
         AWS,
         GKE,
+        *OTHERS,
     )
 }
 TABLES: Final = Tables(DIALECTS.values())

@@ -229,6 +229,7 @@ NVIDIA: Final = Dialect(
         ),
     ),
     translated_by="NVIDIA's device plugin, to NVIDIA_VISIBLE_DEVICES or a CDI device: whole cards",
+    claims_by="NVIDIA's DRA driver, to a CDI device and, for MPS, to CUDA_MPS_ variables",
     domains=("NVIDIA_GPU_MEMORY_",),
     notes=(
         "Images set NVIDIA_VISIBLE_DEVICES themselves, so it alone requests no GPU.",

@@ -115,7 +115,9 @@ def leave_shared_names(by_dialect: dict[str, list[VendorValue]]) -> None:
     asking = {
         name
         for name, values in by_dialect.items()
-        if any(value.is_request and len(owners[value.source]) == 1 for value in values)
+        if any(
+            value.is_request and len(owners[value.source]) == 1 and _says(value) for value in values
+        )
     }
     kept = {
         source: {name for name in names if name in asking}
@@ -133,7 +135,7 @@ def _asks(values: Sequence[VendorValue], source: ValueSource) -> bool:
 
 def _says(value: VendorValue) -> bool:
     try:
-        return value.row.unit.read(value.text) is not None
+        return value.row.read(value.text) is not None
     except BadValue:
         return True
 
@@ -184,7 +186,7 @@ def _read(value: VendorValue, amounts: Amounts, position: int | None) -> None:
         amounts.meant[value.name] = row.instead or row.meaning
         return
     try:
-        amount = row.unit.read(value.text)
+        amount = row.read(value.text)
     except BadValue as bad:
         amounts.problem(value, bad)
         return
@@ -237,7 +239,7 @@ def _is_beside(value: VendorValue, amounts: Amounts) -> bool:
     for other in amounts.words:
         if other.row.name == value.row.requires:
             try:
-                return other.row.unit.read(other.text) is not None
+                return other.row.read(other.text) is not None
             except BadValue:
                 return True  # reported where that value is read
     return False
@@ -273,7 +275,7 @@ def _over(value: VendorValue, amount: Fraction | str, amounts: Amounts) -> Fract
     assert isinstance(amount, Fraction)
     other = next((word for word in amounts.words if word.row.name == value.row.fraction_of), None)
     try:
-        whole = None if other is None else other.row.unit.read(other.text)
+        whole = None if other is None else other.row.read(other.text)
     except BadValue:
         whole = None  # reported where that value is read
     if not isinstance(whole, Fraction):

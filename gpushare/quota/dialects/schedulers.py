@@ -195,10 +195,13 @@ ORIONX: Final = Dialect(
 # The newer annotations name their container. The older ones are for the pod's first container, or
 # for the one that gpu-fraction-container-name names.
 #
-# Source: KAI-Scheduler (pkg/common/constants, pkg/common/resources), its gpu-fractioning
-# (annotations), Run:ai's manual on GPU fractions.
+# Source: KAI-Scheduler 0.18 (pkg/common/constants, pkg/common/resources, docs/gpu-sharing), its
+# gpu-fractioning (annotations), Run:ai's manual on GPU fractions.
 
 _LEAST: Final = least_bytes(10**6)  # less is no whole MB to the driver's limits
+_COMPUTE_MODE: Final = choice(
+    "time-slicing or sm-sharing", {"time-slicing": None, "sm-sharing": "mps"}
+)
 
 KAI: Final = Dialect(
     "kai",
@@ -218,14 +221,14 @@ KAI: Final = Dialect(
             "memory-limit",
             rules=(_LEAST,),
         ),
-        annotation.option(
-            "nvidia.com/container.{container}.gpu-compute.mode",
-            "time-slicing, or sm-sharing through MPS; gpushare uses time slices for both.",
-            choice(
-                "time-slicing or sm-sharing",
-                {"time-slicing": "best-effort", "sm-sharing": "best-effort"},
-            ),
-            "policy",
+        *(
+            annotation.option(
+                name, "time-slicing, or sm-sharing: through MPS.", _COMPUTE_MODE, "backend"
+            )
+            for name in (
+                "nvidia.com/container.{container}.gpu-compute.mode",
+                "kai.scheduler/gpu-compute-sharing-mode",
+            )
         ),
         annotation.option(
             "nvidia.com/container.{container}.gpus.devices",

@@ -331,7 +331,7 @@ def _only_how(title: str, values: Sequence[VendorValue]) -> str:
 def _says(value: VendorValue) -> bool:
     """Whether its text is a value, and one that says something."""
     try:
-        return value.row.unit.read(value.text) is not None
+        return value.row.read(value.text) is not None
     except BadValue:
         return False
 

@@ -198,6 +198,16 @@ def _quantity_or_part(text: str) -> Amount:
 #: As QUANTITY; up to `1` it is a part of a card, which is no size.
 QUANTITY_OR_PART: Final = Unit("a Kubernetes quantity, or a fraction of a card", _quantity_or_part)
 
+
+def without_suffix(text: str) -> str:
+    """Return a count in full: an API server writes a round thousand as `3k`.
+
+    No card has a million of any unit: 3M is a mistake.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})k", text.strip(), re.ASCII)
+    return text if match is None else f"{match[1]}000"
+
+
 # --- parts of a card ---
 
 PERCENT: Final = _number(1, 100, "percent of a card")
@@ -317,6 +327,9 @@ def _visible(text: str) -> Amount:
     stripped = text.strip()
     if stripped in ("", "all", "none", "void") or stripped.startswith("/"):
         return None
+    if re.fullmatch(r"no-gpu-has-[0-9]+[A-Za-z]*-to-run", stripped):
+        rule = "is an error of ACK's device plugin, which found no card with that memory"
+        raise BadValue(rule, "request less, or see the plugin's log on the node")
     items = [item.rpartition("=")[2].strip() for item in stripped.split(",")]
     return None if "all" in items else ",".join(items)
 

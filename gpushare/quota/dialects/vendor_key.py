@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from gpushare.quota.dialects.units import TEXT, Unit
+from gpushare.quota.dialects.units import TEXT, Amount, Unit, without_suffix
 from gpushare.quota.errors import BadValue
 from gpushare.quota.request import ValueSource
 from gpushare.quota.size import exact_size
@@ -86,6 +86,13 @@ class VendorKey:
     instead: str = ""
     source: str = ""
 
+    def read(self, text: str) -> Amount:
+        """Return the amount that the text means; BadValue.
+
+        In limits it is a quantity, as the API server writes it: 3000 is `3k`.
+        """
+        return self.unit.read(without_suffix(text) if self.where == "limit" else text)
+
     @property
     def is_visible(self) -> bool:
         """Whether an OCI runtime may see it."""
@@ -146,7 +153,9 @@ class Dialect:
     `name` is what configurations and people call it; `translated_by` says which part of its own
     brings its limits and labels to a runtime, empty where none does. `equal_requests`: requests
     must be the limits, or be left out. `domains` are the beginnings of keys that are this vendor's
-    own, so that an unknown key with one of them may be called misspelt.
+    own, so that an unknown key with one of them may be called misspelt. `claims_by` says which part
+    translates its claims, if another one does. `other_cards` are those that its keys are for, if
+    they are not NVIDIA's.
     """
 
     name: str
@@ -155,6 +164,8 @@ class Dialect:
     rules: tuple[DialectRule, ...] = ()
     assumed: tuple[ImpliedValue, ...] = ()
     translated_by: str = ""
+    claims_by: str = ""
+    other_cards: str = ""
     equal_requests: bool = False
     domains: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # traps of this dialect, for people
@@ -162,6 +173,8 @@ class Dialect:
     @property
     def translation(self) -> str:
         """The component that brings its limits and labels to a runtime, for people."""
+        if self.other_cards:
+            return f"nothing: only nodes with {self.other_cards} serve it"
         places = {row.where for row in self.rows if row.role in {"request", "option"}}
         parts = [self.translated_by] if self.translated_by else []
         if places & {"limit", "label"}:

@@ -98,7 +98,7 @@ def test_no_label_and_no_value_of_the_tables_is_missing_above() -> None:
     assert applied.keys() | OWN_LABELS.keys() == {label for label, _, _, _ in SPELLINGS}
     for name, row in applied.items():
         with pytest.raises(BadValue) as refused:
-            row.unit.read("-")
+            row.read("-")
         listed = refused.value.fix.removeprefix("write one of ").split(", ")
         assert set(listed) == {text for label, text, _, _ in SPELLINGS if label == name}
 

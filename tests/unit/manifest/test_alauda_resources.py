@@ -55,7 +55,7 @@ def test_a_vendors_resource_is_one_that_gpushare_translates(resource: Any) -> No
     assert row in [one for dialect in DIALECTS.values() for one in dialect.rows]
     assert row.key, f"{resource.key} becomes nothing"
     if resource.default:
-        row.unit.read(resource.default)  # raises BadValue
+        row.read(resource.default)  # raises BadValue
 
 
 ALAUDA = """\

@@ -75,7 +75,7 @@ Key: TypeAlias = "tuple[KeyLocation, str, str]"
 
 def reads(row: VendorKey, text: str) -> bool:
     try:
-        return row.unit.read(text) is not None
+        return row.read(text) is not None
     except BadValue:
         return False
 
@@ -163,7 +163,7 @@ def amounts(spoken: DialectRequest, position: int | None) -> Iterator[tuple[Vend
         if word.row.key not in AMOUNTS or "nothing" in spoken.meant.get(word.name, ""):
             continue
         try:
-            amount = word.row.unit.read(word.text)
+            amount = word.row.read(word.text)
         except BadValue:
             continue
         if isinstance(amount, ByContainer):
