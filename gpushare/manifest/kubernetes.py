@@ -52,6 +52,8 @@ _PREDICTORS: Final = (
 )
 _KSERVE: Final = "kserve-container"
 _ARGO: Final = "main"  # workflow/common of Argo, MainContainerName
+#: Of a template; ScriptTemplate has the fields of a container, and the text of its program.
+_ARGO_KEYS: Final = ("container", "script")
 
 
 class KubernetesReader:
@@ -176,7 +178,7 @@ def _walk(document: Document, node: YamlNode, place: KeyPath, above: Pod | None)
     if pod is not None:
         yield pod
     for name, entry in fields(node).items():
-        if not (pod and name in {"containers", "initContainers", "container"}):
+        if not (pod and name in {"containers", "initContainers", *_ARGO_KEYS}):
             yield from _walk(document, entry.value, (*place, name), here)
 
 
@@ -233,9 +235,10 @@ def _described(node: YamlNode, place: KeyPath) -> Iterator[tuple[YamlNode, KeyPa
         for number, item in enumerate(items(value_at(node, key))):
             if _is_container(item, place):
                 yield item, (*place, key, number), init
-    single = value_at(node, "container")  # Argo's templates have one
-    if single is not None and "image" in fields(single):
-        yield single, (*place, "container"), False
+    for key in _ARGO_KEYS:  # Argo's templates have one of them
+        single = value_at(node, key)
+        if single is not None and "image" in fields(single):
+            yield single, (*place, key), False
     if place[-1:] == ("predictor",):
         for name in _PREDICTORS:
             model = value_at(node, name)
@@ -251,7 +254,7 @@ def _is_container(item: YamlNode, place: KeyPath) -> bool:
 
 def _container(pod: Pod, node: YamlNode, place: KeyPath, position: int, *, init: bool) -> Container:
     resources = value_at(node, "resources")
-    default = _KSERVE if place[-1] in _PREDICTORS else _ARGO if place[-1] == "container" else ""
+    default = _KSERVE if place[-1] in _PREDICTORS else _ARGO if place[-1] in _ARGO_KEYS else ""
     env = value_at(node, "env")
     return Container(
         name=scalar_text(value_at(node, "name")) or default,

@@ -33,6 +33,7 @@ from gpushare.manifest.model import (
     values_of_mapping,
 )
 from gpushare.manifest.request import ManifestRequest, request_of, settings_of
+from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
 from gpushare.quota.annotations import scoped_name
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.dialects.parse import DialectRequest, value_title
@@ -97,6 +98,7 @@ def _check_document(document: Document) -> Iterator[ManifestFinding]:
     yield from check_scopes(document)
     yield from check_misplaced_resources(document)
     yield from check_settings(document)
+    yield from check_quotas(document)
     yield from check_alauda(document)
 
 
@@ -186,7 +188,9 @@ def _untranslated_keys(
         if located.source in sources
     ]
     unseen = "not passed to the container runtime"
-    fix = f"translated by: {dialect_request.dialect.translation}"
+    dialect = dialect_request.dialect
+    of_claim = {located.word.row.where for located in untranslated} == {"claim"}
+    fix = f"translated by: {(of_claim and dialect.claims_by) or dialect.translation}"
     word, first = untranslated[0]
     if len(untranslated) == 1:
         rule = f"means {' '.join(means)}, and is {unseen}" if means else f"is {unseen}"
@@ -245,7 +249,7 @@ def check_settings(document: Document) -> Iterator[ManifestFinding]:
     """Yield the errors in an operator's settings in `document`."""
     for word, value in settings_of(document):
         try:
-            word.row.unit.read(value.text)
+            word.row.read(value.text)
         except BadValue as bad:
             yield value_finding(value_title(word), value, bad.rule, bad.fix, ERROR)
     for name, value in document.values("node label").items():
@@ -401,7 +405,35 @@ def _misplaced_annotations(document: Document) -> Iterator[ManifestFinding]:
 def _is_request(name: str, value: ManifestValue) -> bool:
     if name.startswith(ANNOTATION_PREFIX):
         return True
-    return any(word.row.role == "request" for word in TABLES.find("annotation", {name: value.text}))
+    words = TABLES.find("annotation", {name: value.text})
+    return any(word.row.role in {"request", "option"} for word in words)
+
+
+def check_quotas(document: Document) -> Iterator[ManifestFinding]:
+    """Yield the names of a ResourceQuota that are not counted.
+
+    Source: Kubernetes, "Resource quotas": of extended resources only `requests.NAME` is. HAMi's own
+    scheduler reads `limits.NAME`.
+    """
+    if document.kind != "ResourceQuota":
+        return
+    place = ("spec", "hard")
+    names = (*_known_names("limit"), RESOURCE, CARD_RESOURCE)
+    for name, value in values_of_mapping(find(document.root, place), place).items():
+        prefix = next((one for one in ("requests.", "limits.") if name.startswith(one)), "")
+        resource = name.removeprefix(prefix)
+        is_known = resource in names or bool(TABLES.find("limit", {resource: ""}))
+        if is_known and prefix != "requests.":
+            rule = "is not counted: Kubernetes counts the requests of an extended resource"
+            fix = f"write requests.{resource}"
+            yield key_finding(f"quota {name}", value, rule, fix, WARNING)
+        elif not is_known and prefix and "/" in resource:
+            close = get_close_matches(resource, names, n=1, cutoff=0.8)
+            if close:
+                rule = "is not counted: no resource has this name"
+                yield key_finding(
+                    f"quota {name}", value, rule, f"did you mean {prefix}{close[0]}?", WARNING
+                )
 
 
 def check_misplaced_resources(document: Document) -> Iterator[ManifestFinding]:
@@ -434,10 +466,14 @@ def check_unknown_keys(container: Container) -> Iterator[ManifestFinding]:
     """Yield the keys of `container` that begin like a vendor's and are in no table."""
     for where in _LOOKED_AT:
         values = container.values(where)
-        known = {word.name for word in TABLES.find(where, dict.fromkeys(values, ""))}
+        known = {word.name: word for word in TABLES.find(where, dict.fromkeys(values, ""))}
         for name, value in values.items():
             if name not in known:
                 yield from _check_key(where, name, value)
+            elif cards := known[name].dialect.other_cards:
+                rule = f"is for {cards}, and no node with NVIDIA cards serves it"
+                fix = "select nodes with those cards; gpushare ignores the key"
+                yield key_finding(f"{where} {name}", value, rule, fix, INFO)
     for name, value in container.labels.items():
         if not TABLES.find("label", {name: ""}):
             yield from _misplaced_key("label", name, value)

@@ -118,15 +118,53 @@ def test_a_vendors_annotation_for_the_first_container_is_a_warning_where_there_a
 def test_annotations_of_a_deployment_itself_have_no_effect() -> None:
     text = """\
         kind: Deployment
-        metadata: {annotations: {gpushare.io/memory: 4GiB, a.b/c: d}}
+        metadata: {annotations: {gpushare.io/memory: 4GiB, nvidia.com/use-gputype: A100, a.b/c: d}}
         spec: {template: {spec: {containers: [{name: c, image: i}]}}}
     """
+    rule = "belongs to the Deployment, and is not passed to its pods"
+    fix = "Move it to metadata.annotations of the pod template."
     assert told(text) == [
-        (
-            "2:26: annotation gpushare.io/memory=4GiB: belongs to the Deployment, and is not "
-            "passed to its pods. Move it to metadata.annotations of the pod template."
-        )
+        f"2:26: annotation gpushare.io/memory=4GiB: {rule}. {fix}",
+        f"2:52: annotation nvidia.com/use-gputype=A100: {rule}. {fix}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("requests.nvidia.com/gpumem", ""),
+        ("requests.gpushare.io/memory-gib", ""),
+        ("requests.example.com/chips", ""),
+        ("pods", ""),
+        ("nvidia.com/gpumem", "the requests of an extended resource. Write requests.nvidia.c"),
+        ("limits.gpushare.io/card", "resource. Write requests.gpushare.io/card."),
+        ("requests.nvidia.com/gpumemory", "no resource has this name. Did you mean requests.nvid"),
+        ("requests.gpushare.io/memory-gb", "Did you mean requests.gpushare.io/memory-gib?"),
+    ],
+)
+def test_a_quota_that_is_not_counted_is_found(name: str, problem: str) -> None:
+    found = told(f"kind: ResourceQuota\nspec: {{hard: {{{name}: '4'}}}}", "warning")
+    assert len(found) == bool(problem)
+    assert problem in "".join(found)
+
+
+def test_a_key_for_another_vendor_s_cards_is_known_and_served_elsewhere() -> None:
+    (line,) = told(pod("limits: {huawei.com/Ascend910B2: 1}"), "info")
+    assert "for Huawei Ascend NPUs, and no node with NVIDIA cards serves it" in line
+
+
+def test_a_claim_of_nvidia_is_translated_by_its_driver() -> None:
+    text = """        kind: ResourceClaimTemplate
+        metadata: {name: t}
+        spec: {spec: {devices: {requests: [{name: g, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+        ---
+        kind: Pod
+        spec:
+          resourceClaims: [{name: g, resourceClaimTemplateName: t}]
+          containers: [{name: c, image: i, resources: {claims: [{name: g}]}}]
+    """
+    (line,) = told(text, "info")
+    assert "Translated by: NVIDIA's DRA driver" in line
 
 
 IN_RESOURCES = """\
