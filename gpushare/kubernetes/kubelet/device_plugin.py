@@ -79,7 +79,7 @@ class DevicePlugin:
         self._lock = threading.Lock()  # guards what follows, from the threads of calls
         self._answer: tuple[SchedulableCard, ...] | None = None  # gpushared's, the last one
         self._cards: tuple[SchedulableCard, ...] = ()
-        self._healthy: dict[str, frozenset[int]] = {}
+        self._offered: object = None  # what the last list was made of
         # The ids of each container: by the kubelet's list, None without one, and by calls since.
         self._containers: list[frozenset[str]] | None = None
         self._pending: dict[frozenset[str], float] = {}
@@ -93,14 +93,28 @@ class DevicePlugin:
 
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Report the cards to the kubelet; UserError if a list of them would be too long."""
-        is_new = cards is not self._answer  # gpushared has been asked again
-        if is_new:
-            self._answer = cards
+        asks = has_changed = False
+        if cards is not self._answer:  # gpushared has been asked again
+            with self._lock:
+                has_changed = cards != self._answer
+                self._answer = cards
+                self._cards = tuple(card for card in cards if card.allows_shares)
+                asks = self._needs_containers
+        if asks:
             self._list_containers()
         with self._lock:
-            self._cards = tuple(card for card in cards if card.allows_shares)
-            if is_new or self._is_narrow != self._offers_less:
+            if asks or has_changed or self._is_narrow != self._offers_less:
                 self._offer()
+
+    @property
+    def _needs_containers(self) -> bool:
+        """Whether it matters what is in use: otherwise, the kubelet's own count is enough."""
+        return (
+            self._containers is None
+            or bool(self._pending)
+            or self._is_narrow
+            or any(card.is_closed for card in self._counted())
+        )
 
     def _list_containers(self) -> None:
         """Have the containers be those that the kubelet lists; the last ones while it restarts."""
@@ -118,6 +132,7 @@ class DevicePlugin:
                     for part in one.devices
                     if part.resource_name == name
                     for id_ in part.device_ids
+                    if memory_units.is_own(id_)
                 )
                 for pod in reply.pod_resources
                 for one in pod.containers
@@ -134,10 +149,9 @@ class DevicePlugin:
 
     def _counted(self) -> tuple[SchedulableCard, ...]:
         """Return the cards with the containers that gpushared does not know yet."""
-        containers = [*(self._containers or ()), *self._pending]
+        known = memory_units.tenants_by_card((*(self._containers or ()), *self._pending))
         return tuple(
-            replace(card, tenants=max(card.tenants, memory_units.count_on(card.uuid, containers)))
-            for card in self._cards
+            replace(card, tenants=max(card.tenants, known[card.uuid])) for card in self._cards
         )
 
     @property
@@ -156,10 +170,11 @@ class DevicePlugin:
         healthy = memory_units.healthy_units(
             cards, self._resource, used, only_largest=self._offers_less
         )
-        if healthy != self._healthy or not self._devices.has_message:
+        offered = healthy, [(card.uuid, card.memory_bytes, card.numa_node) for card in cards]
+        if offered != self._offered:
             listed = memory_units.devices(cards, self._resource, healthy)
             self._devices.send({"devices": listed})
-            self._healthy = healthy
+            self._offered = offered
 
     def step(self) -> None:
         """Register with a kubelet that does not know this plugin; UserError if it must not."""

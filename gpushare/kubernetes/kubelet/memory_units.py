@@ -10,6 +10,7 @@ that no card had room for, those of all cards but one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -172,9 +173,9 @@ class Refusals:
         return Refusals(first, seconds, now + seconds)
 
 
-def count_on(uuid: str, containers: Iterable[Iterable[str]]) -> int:
-    """Return how many of the containers, each by its ids, have a part of a card."""
-    return sum(any(device.startswith(f"{uuid}.") for device in ids) for ids in containers)
+def tenants_by_card(containers: Iterable[Iterable[str]]) -> Counter[str]:
+    """Return how many of the containers, each by its ids, have a part of each card."""
+    return Counter(uuid for ids in containers for uuid in {_card_of(device) for device in ids})
 
 
 def capacities(cards: Iterable[SchedulableCard], resource: MemoryResource) -> dict[str, int]:
@@ -263,6 +264,10 @@ def _by_card(ids: Iterable[str]) -> dict[str, list[int]]:
 
 def _count(card: SchedulableCard, unit_bytes: int) -> int:
     return card.memory_bytes // unit_bytes
+
+
+def _card_of(device: str) -> str:
+    return device.rpartition(".")[0]
 
 
 def _id(uuid: str, number: int) -> str:

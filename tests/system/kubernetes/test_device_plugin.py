@@ -16,7 +16,7 @@ from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import SchedulableCard
 from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, DevicePlugin
 from gpushare.kubernetes.kubelet.memory_units import REFUSED_SECONDS, memory_resource
-from tests.stack.kubelet import StandInKubelet
+from tests.stack.kubelet import Admitted, StandInKubelet
 from tests.stack.kubelet.service import PluginError
 from tests.system.waiting import wait_until
 from tests.unit.kubernetes.gpushared import Clock
@@ -215,6 +215,26 @@ def test_a_card_without_compute_hides_nothing_of_the_others(
     asked_again(plugin, replace(first, cores_left=0), second)
     wait_until(lambda: kubelet.available(RESOURCE) == 4)
     assert {device.partition(".")[0] for device in kubelet.admit(RESOURCE, 1).devices} == {B}
+
+
+def test_a_card_that_grows_while_it_has_nothing_free_is_listed_anew(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    asked_again(plugin, *cards(0, 0))
+    wait_until(lambda: kubelet.allocatable(RESOURCE) == 0)
+    asked_again(plugin, *(replace(card, memory_bytes=5 * GIB) for card in cards(0, 0)))
+    wait_until(lambda: kubelet.capacity(RESOURCE) == 10)
+
+
+def test_ids_of_a_plugin_that_had_the_name_before_are_no_units(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    kubelet.containers.append(Admitted(kubelet, RESOURCE, {"GPU-5f3c-_-0"}, {}))
+    first, second = cards(4, 4)
+    asked_again(plugin, replace(first, cores_left=0), second)
+    wait_until(lambda: kubelet.allocatable(RESOURCE) == 4)
 
 
 def test_the_node_s_placement_selects_the_card(
