@@ -21,6 +21,7 @@ from gpushare.kubernetes.api.credentials import BadCredentials, find_credentials
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard
+from gpushare.protocol.kubernetes import MODES, is_served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,10 +101,12 @@ def _plugins(
     if api is not None:
         reporter = _reporter(api, client, arguments, log)
         ended.callback(reporter.close)
-    if mode != "annotations" and not arguments.kubelet_dir.is_dir():
+    if not is_served(mode, arguments.chart_mode):
         if reporter is not None:
             with suppress(UserError):
-                reporter.configure()  # a label may have set a mode that its pod does not have
+                reporter.configure()  # a label may have set it
+        raise UserError(f"this pod has the permissions of {arguments.chart_mode}, not of {mode}")
+    if mode != "annotations" and not arguments.kubelet_dir.is_dir():
         # The unit may write where the folder was at its start.
         raise UserError(f"there is no {arguments.kubelet_dir}: start the kubelet first")
     if reporter is not None:
@@ -158,7 +161,7 @@ def _plugins(
 def _reporter(
     api: ApiServer, client: Client, arguments: argparse.Namespace, log: StatusLog
 ) -> NodeReporter:
-    return NodeReporter(api, client, arguments.node, log, arguments.kubelet_dir)
+    return NodeReporter(api, client, arguments.node, log, arguments.chart_mode)
 
 
 def _api_server(mode: NodeMode, arguments: argparse.Namespace, log: StatusLog) -> ApiServer | None:
@@ -244,6 +247,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="credentials for the API server (default: the pod's service account, otherwise "
         "/etc/gpushare/kubeconfig)",
+    )
+    parser.add_argument(
+        "--chart-mode",
+        choices=MODES,
+        default="",
+        help="the mode whose folders and permissions this pod has; a node label that sets another "
+        "one is refused (default: all)",
     )
     parser.add_argument(
         "--ready-file",

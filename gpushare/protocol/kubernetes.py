@@ -19,8 +19,6 @@ RESOURCE: Final = "gpushare.io/memory-gib"  # of the device plugin, with its def
 CARD_RESOURCE: Final = "gpushare.io/card"  # extendedResourceName of the chart's DeviceClass
 NODE_NAME: Final = "NODE_NAME"  # the variable in which a pod has the name of its node
 
-#: The folder of the kubelet in which gpushare-node registers, by mode.
-KUBELET_FOLDERS: Final = {"plugin": "device-plugins", "dra": "plugins_registry"}
 #: A header for the exporter's token: the API server's proxy does not pass on Authorization.
 TOKEN_HEADER: Final = "x-gpushare-token"  # noqa: S105 - in lower case, as the exporter has it
 
@@ -72,3 +70,8 @@ class ClaimStatus(TypedDict):
 def device_name(uuid: str) -> str:
     """Return the name of a card in ResourceSlices, a DNS label: `card-5f3c...`."""
     return "card-" + uuid.lower().removeprefix("gpu-")
+
+
+def is_served(mode: str, chart_mode: str) -> bool:
+    """Whether a pod of gpushare-node of a chart in `chart_mode` ("": none) serves a node's mode."""
+    return not chart_mode or mode in {"annotations", chart_mode}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpushare.client import Client, RequestRefused
@@ -25,7 +24,7 @@ from gpushare.kubernetes.api.events import (
 )
 from gpushare.kubernetes.api.server import ApiServer, Object, path_of
 from gpushare.kubernetes.cards import NodeCards
-from gpushare.protocol.kubernetes import KUBELET_FOLDERS, MODE_LABEL
+from gpushare.protocol.kubernetes import MODE_LABEL, is_served
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.dialects.vendor_key import KeyLocation
 from gpushare.quota.errors import BadValue, QuotaError
@@ -268,12 +267,12 @@ class NodeSettings:
         self,
         target: Client,
         recorder: EventRecorder,
-        kubelet: Path,
+        chart_mode: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._target = target
         self._recorder = recorder
-        self._kubelet = kubelet
+        self._chart_mode = chart_mode  # "": any
         self._clock = clock
         self._reported: frozenset[str] = frozenset()
 
@@ -318,13 +317,12 @@ class NodeSettings:
         gpushare.yaml's mode applies then, also if the label was in effect before.
         """
         setting = wanted.settings.get(NODE_MODE)
-        folder = KUBELET_FOLDERS.get(setting["value"]) if setting else None
-        if setting is None or folder is None or (self._kubelet / folder).is_dir():
+        if setting is None or is_served(setting["value"], self._chart_mode):
             return wanted
         problem = (
-            f"{setting['source']}={setting['value']}: gpushare-node has no "
-            f"{self._kubelet / folder}, by which it serves this mode. Set the mode of the chart, "
-            "or remove the label."
+            f"{setting['source']}={setting['value']}: gpushare-node has the folders and "
+            f"permissions of the chart's mode, {self._chart_mode}. Set the mode of the chart, or "
+            "remove the label."
         )
         rest = {key: other for key, other in wanted.settings.items() if key != NODE_MODE}
         return wanted._replace(settings=rest, problems=(*wanted.problems, problem))

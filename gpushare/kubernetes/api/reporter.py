@@ -55,7 +55,7 @@ class NodeReporter:
         source: Client,
         name: str,
         log: StatusLog,
-        kubelet: Path,
+        chart_mode: str,
         root: Path = Path("/"),
     ) -> None:
         self._api = api
@@ -67,7 +67,7 @@ class NodeReporter:
         recorder = EventRecorder(api, name)
         self._recorder = recorder
         self._events = EventReporter(source, recorder)
-        self._settings = NodeSettings(source, recorder, kubelet)
+        self._settings = NodeSettings(source, recorder, chart_mode)
         query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
         self._watch = WatchedObjects(api, SLICES, query, changed=self._changed)
         self._wake = threading.Event()

@@ -295,6 +295,11 @@ class ClaimsOfEarlierMode:
         )
         self._asked = clock()
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the kubelet can have claims released, or there are none."""
+        return self._plugin is None or self._plugin.is_registered
+
     def update(self, cards: tuple[SchedulableCard, ...]) -> None:
         """Take the cards as gpushared reports them."""
         if self._plugin is not None:

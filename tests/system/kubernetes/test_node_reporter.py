@@ -39,7 +39,7 @@ def made(
 ) -> Iterator[NodeReporter]:
     monkeypatch.setattr(reporter, "STEP_SECONDS", 0.05)
     cluster.put(NODE, {})
-    node = NodeReporter(api, daemon, "n", StatusLog(), tmp_path, tmp_path)
+    node = NodeReporter(api, daemon, "n", StatusLog(), "", tmp_path)
     yield node
     node.close()
     assert not node._thread.is_alive()

@@ -50,7 +50,7 @@ def test_it_is_ready_once_what_there_is_to_register_is_registered(
 
     waits = ends()
     monkeypatch.setattr(signal, "sigtimedwait", lambda *_: next(waits))
-    daemon.rows = [card(system_reserved_bytes=0)]
+    daemon.rows = [card(system_reserved_bytes=0, cores_available=100, tenants=0)]
     follower = CardFollower(daemon, StatusLog())
     assert not __main__._run("plugin", daemon, follower, plugins, ready)
     assert seen == ([False, True, True] if plugins else [True, True, True])

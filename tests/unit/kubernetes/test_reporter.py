@@ -51,7 +51,7 @@ def made(
     api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, tmp_path: Path
 ) -> NodeReporter:
     cluster.put(NODE, {})
-    return NodeReporter(api, daemon, "n", StatusLog(), tmp_path, tmp_path)
+    return NodeReporter(api, daemon, "n", StatusLog(), "", tmp_path)
 
 
 def devices(cluster: StandInApiServer) -> list[Body]:
@@ -119,15 +119,16 @@ def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
 class Labelled:
     """A node, gpushared, and what keeps the one as the other says."""
 
-    def __init__(self, api: ApiServer, cluster: StandInApiServer, kubelet: Path) -> None:
+    def __init__(self, api: ApiServer, cluster: StandInApiServer) -> None:
         self.api, self.cluster, self.daemon = api, cluster, FakeGpushared()
-        self.kubelet = kubelet
+        self.chart_mode = "dra"
         self.restart()
 
     def restart(self) -> None:
         """Have a new gpushare-node follow."""
         recorder = EventRecorder(self.api, "n")
-        self.following = NodeSettings(self.daemon, recorder, self.kubelet, lambda: 1_780_000_000.0)
+        clock = 1_780_000_000.0
+        self.following = NodeSettings(self.daemon, recorder, self.chart_mode, lambda: clock)
 
     def step(self, **labels: str) -> dict[str, NodeSetting]:
         """Label the node, apply the labels twice, and return the settings of gpushared."""
@@ -150,8 +151,8 @@ class Labelled:
 
 
 @pytest.fixture
-def labelled(api: ApiServer, cluster: StandInApiServer, tmp_path: Path) -> Labelled:
-    return Labelled(api, cluster, tmp_path)
+def labelled(api: ApiServer, cluster: StandInApiServer) -> Labelled:
+    return Labelled(api, cluster)
 
 
 def test_labels_are_applied_once_and_reported_on_the_node(labelled: Labelled) -> None:
@@ -218,16 +219,15 @@ def test_a_setting_that_gpushared_refuses_is_an_event_and_tried_again(labelled: 
 def test_a_mode_that_the_pod_of_gpushare_node_does_not_have_is_refused_and_taken_back(
     labelled: Labelled,
 ) -> None:
-    """A pod has the kubelet's folders of one mode, and the kubelet the folders of all."""
-    registry = labelled.kubelet / "plugins_registry"
-    registry.mkdir()
     assert labelled.step(wanted_mode="dra")[NODE_MODE]["value"] == "dra"
-    registry.rmdir()  # the chart has another mode now
+    labelled.chart_mode = "annotations"
+    labelled.restart()
     assert labelled.step(wanted_mode="dra", wanted_policy="burst-share").keys() == {POLICY}
     [event] = labelled.events(IGNORED)
     assert event["message"] == (
-        f"node label gpushare.io/wanted-mode=dra: gpushare-node has no {registry}, by which it "
-        "serves this mode. Set the mode of the chart, or remove the label. Nothing was changed."
+        "node label gpushare.io/wanted-mode=dra: gpushare-node has the folders and permissions of "
+        "the chart's mode, annotations. Set the mode of the chart, or remove the label. "
+        "Nothing was changed."
     )
     assert labelled.step(wanted_mode="plugin") == {}
     assert labelled.step(wanted_mode="annotations")[NODE_MODE]["value"] == "annotations"
