@@ -65,9 +65,10 @@ def files(workspace: Workspace) -> dict[str, bytes]:
 
 
 def _with_configuration(schema: bytes, workspace: Workspace) -> bytes:
-    """Return the schema of the values with that of gpushare.yaml, which keeps its own $id."""
+    """Return the schema of the values with that of gpushare.yaml in it, as helm 3 can read it."""
     loaded = json.loads(schema)
     keys = json.loads((workspace.root / "configs/gpushare.schema.json").read_bytes())
-    keys.pop("$schema")  # helm reads one dialect in a file
+    del keys["$schema"], keys["$id"]
+    loaded["$defs"] |= keys.pop("$defs")
     loaded["properties"]["configuration"].setdefault("allOf", []).append(keys)
     return json.dumps(loaded, indent=2).encode()
