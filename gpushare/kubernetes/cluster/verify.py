@@ -209,7 +209,8 @@ class ClusterTrial:
         """Return what kubectl printed; KubectlError if it failed."""
         answer = self._kubectl(*words, objects=objects)
         if answer.status:
-            raise KubectlError(f"kubectl {words[0]}: {answer.errors.strip()}")
+            *_, last = answer.errors.strip().split("\n")  # the lines before are kubectl's log
+            raise KubectlError(f"kubectl {words[0]}: {last}")
         return answer.output
 
     def _list(self, kind: str, *words: str) -> list[Object]:

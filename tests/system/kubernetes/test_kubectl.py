@@ -272,3 +272,27 @@ def test_a_pod_outside_the_charts_namespace_is_not_asked(
     assert not any("/proxy/" in request for request in cluster.requests)
     done = kubectl.run("gpushare", "ls", "--system-namespace", "team")
     assert len(rows(done.stdout)) == 3
+
+
+def test_verify_asks_through_kubectl_and_says_what_is_wrong(
+    kubectl: Kubectl, cluster: StandInApiServer
+) -> None:
+    kinds = [
+        {"name": name, "kind": kind, "namespaced": kind == "Pod", "verbs": ["get", "list"]}
+        for name, kind in (("nodes", "Node"), ("pods", "Pod"))
+    ]
+    # What kubectl discovers before it asks for an object.
+    cluster.objects["/api"] = {"kind": "APIVersions", "versions": ["v1"]}
+    cluster.objects["/apis"] = {"kind": "APIGroupList", "groups": []}
+    cluster.objects["/api/v1"] = {"kind": "APIResourceList", "resources": kinds}
+    done = kubectl.run("gpushare", "verify")
+    first, *rest = done.stdout.splitlines()
+    assert first == "fail  no node has the label gpushare.io/mode: gpushare-node writes it"
+    assert all(line.startswith("note  ") for line in rest)
+    assert done.returncode == 1
+    broken = kubectl.run("gpushare", "verify", "--context=none")
+    assert broken.stderr == (
+        "gpushare: kubectl get: Error in configuration: context was not found for specified "
+        "context: none\n"
+    )
+    assert broken.returncode == 1
