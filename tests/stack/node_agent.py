@@ -61,8 +61,9 @@ class NodeAgent:
 
 def set_mode(stack: Stack, mode: str, **more: str) -> None:
     """Set the node's mode, and `more` in that section; a gpushared that runs reads it again."""
-    with stack.config.open("a") as settings:
-        settings.write(yaml.safe_dump({"kubernetes": {"mode": mode, **more}}))
+    settings = yaml.safe_load(stack.config.read_text()) or {}
+    settings["kubernetes"] = {"mode": mode, **more}
+    stack.config.write_text(yaml.safe_dump(settings))
     with suppress(DaemonUnreachable):
         Client(stack.socket).reload()
 

@@ -59,7 +59,7 @@ def kubelet(running: StandInKubelet, agent: NodeAgent, stack: Stack) -> Iterator
     assert agent.process is not None
     assert agent.process.process.poll() is None, agent.log()
     yield running
-    running.used = {}
+    running.used, running.containers = {}, []
     wait_until(lambda: not Client(stack.socket).tenants())
 
 
