@@ -9,24 +9,19 @@ software: nothing of it may enter this repository or a package of gpushare.
 from __future__ import annotations
 
 import hashlib
-import io
 import platform
 import re
 import tarfile
 import tempfile
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import apply
+import debian_package
 
-POOL = "http://deb.debian.org/debian/pool/non-free/n/"
+POOL = debian_package.POOL + "non-free/n/"
 PINS = Path(__file__).with_name("nvidia_packages.txt")
-SECONDS = 20
 _LIBRARY = re.compile(r"(lib(cuda|nvidia-ml)\.so)\.\d+\.\d+(\.\d+)?")
 _PROGRAM = re.compile(r"nvidia-(smi|cuda-mps-(control|server))")
-_ARCHIVE_MAGIC = b"!<arch>\n"
-_MEMBER_HEADER_BYTES = 60
 
 
 def releases(pins: Path = PINS) -> dict[str, dict[str, str]]:
@@ -58,25 +53,13 @@ def make(build: Path, release: str, pool: str = POOL) -> None:
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=target.parent) as name:
         draft = Path(name, release)
         for package, sha256 in releases()[release].items():
-            _unpack(_download(pool + package, sha256), package, draft)
+            _unpack(debian_package.download(pool + package, sha256), package, draft)
         if not target.exists():  # by another run
             draft.replace(target)
 
 
-def _download(url: str, sha256: str) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:  # noqa: S310 - of POOL
-            content = bytes(answer.read())
-    except OSError as error:
-        raise apply.StepError(f"{url}: {error}") from error
-    if (found := hashlib.sha256(content).hexdigest()) != sha256:
-        raise apply.StepError(f"{url}: SHA-256 {found} instead of {sha256}: not unpacked")
-    return content
-
-
 def _unpack(package: bytes, name: str, folder: Path) -> None:
-    (data,) = (part for title, part in _members(package) if title.startswith("data.tar"))
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    with debian_package.files(package) as archive:
         for member in archive:
             if member.isfile() and (to := _destination(member, name)):
                 content = archive.extractfile(member)
@@ -93,15 +76,3 @@ def _destination(member: tarfile.TarInfo, package: str) -> str | None:
     if _PROGRAM.fullmatch(file) and member.mode & 0o100:
         return f"bin/{file}"
     return f"copyright/{PurePosixPath(package).stem}" if file == "copyright" else None
-
-
-def _members(package: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each part of an ar archive, which a Debian package is."""
-    assert package.startswith(_ARCHIVE_MAGIC)
-    at = len(_ARCHIVE_MAGIC)
-    while at < len(package):
-        header = package[at : at + _MEMBER_HEADER_BYTES]
-        size = int(header[48:58])
-        at += _MEMBER_HEADER_BYTES
-        yield header[:16].decode().strip(), package[at : at + size]
-        at += size + size % 2
