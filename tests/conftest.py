@@ -3,8 +3,9 @@
 
 `--gate` leaves the tests that a change most likely breaks: all of unit, c and threads but those
 marked `thorough`, and of system those marked `gate`. What `needs` a program that `./dev setup`
-does not bring is not among them. The gate skips nothing: a test that skips itself has failed. What
-runs on NVIDIA's own driver is left out where that could not be fetched, and the gate says so.
+does not bring is not among them, but for Kubernetes' admission plugins where they are built. The
+gate skips nothing: a test that skips itself has failed. What runs on NVIDIA's own driver is left
+out where that could not be fetched, and the gate says so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+import admission
 import nvidia_packages
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -278,8 +280,11 @@ class GateOnly:
 
 
 def _is_of_the_gate(item: pytest.Item) -> bool:
-    if any(item.iter_markers("needs")) or any(item.iter_markers("thorough")):
+    needed = _needed(item)
+    if any(item.iter_markers("thorough")) or needed - {"admission"}:
         return False
+    if needed and not _is_there("admission"):
+        return False  # tests/unit/kubernetes/test_manifests.py looks at the digest of the policies
     if any(item.iter_markers("real_driver")) and not RealDriver(nvidia_packages.GATE).is_there:
         return False
     return not item.nodeid.startswith(SYSTEM) or any(item.iter_markers("gate"))
@@ -287,8 +292,9 @@ def _is_of_the_gate(item: pytest.Item) -> bool:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test whose program is missing, and say how it is got."""
-    names = [name for marker in item.iter_markers("needs") for name in marker.args]
-    missing = [name for name in names if not _is_there(name)]
+    missing = [name for name in sorted(_needed(item)) if not _is_there(name)]
+    if missing == ["admission"]:
+        pytest.fail("Kubernetes' admission plugins missing: ./dev admission", pytrace=False)
     if missing:
         pytest.fail(f"{' '.join(missing)} missing: ./dev setup --all", pytrace=False)
     if any(item.iter_markers("real_driver")) and not RealDriver(_release_of(item)).is_there:
@@ -299,11 +305,17 @@ def _release_of(item: pytest.Item) -> str:
     return str(item.callspec.params["real_driver"])  # type: ignore[attr-defined]
 
 
+def _needed(item: pytest.Item) -> set[str]:
+    return {name for marker in item.iter_markers("needs") for name in marker.args}
+
+
 def _is_there(name: str) -> bool:
     if name in MODULES:
         return find_spec(MODULES[name]) is not None
     if name in ROOTS:
         return (BUILD / name).exists()
+    if name == "admission":
+        return admission.is_made(BUILD)
     try:
         find(PROGRAMS[name])
     except Missing:

@@ -4,12 +4,14 @@
 Usage: `python3 packaging/setup BUILD [--plan] [PART...]`
        `python3 packaging/setup BUILD --debian [ROOT...]`
        `python3 packaging/setup BUILD --helm`
+       `python3 packaging/setup BUILD --admission`
        `python3 packaging/setup BUILD --real-driver [RELEASE...]`
 
 BUILD is the directory for everything that is built. The first form installs the programs that
 `./dev test` needs, and those of PARTs (plan.py), for example `all`; --plan only prints the steps.
 --debian creates the Debian roots of these names (debian.py), or all; it requires that everything
 else is installed. --helm downloads helm and kubectl with the pip of the Python that runs this.
+--admission builds Kubernetes' admission plugins (admission.py), unless they are there.
 --real-driver downloads NVIDIA's user-space driver (nvidia_packages.py), all releases or those that
 are named, and prints where they are.
 Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
@@ -22,6 +24,7 @@ import signal
 import sys
 from pathlib import Path
 
+import admission
 import apply
 import debian
 import helm
@@ -36,10 +39,8 @@ def main(argv: list[str]) -> int:
     tools, log = build / "tools", build / "log" / "setup.log"
     if "--debian" in argv[1:]:
         return _make_debian(build, argv[argv.index("--debian") + 1 :])
-    if "--helm" in argv[1:]:
-        if not helm.is_made(build):
-            helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
-        return 0
+    if {"--helm", "--admission"} & {*argv[1:]}:
+        return _make_program(build, argv[1])
     if "--real-driver" in argv[1:]:
         return _get_driver(build, argv[argv.index("--real-driver") + 1 :])
     parts = argv[1:]
@@ -82,6 +83,14 @@ def _make_debian(build: Path, names: list[str]) -> int:
         return 3
     for recipe in missing:
         debian.make(build, recipe, build / "log" / "debian.log")
+    return 0
+
+
+def _make_program(build: Path, option: str) -> int:
+    if option == "--helm" and not helm.is_made(build):
+        helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
+    if option == "--admission" and not admission.is_made(build):
+        admission.make(build, build / "log" / "admission.log")
     return 0
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -41,7 +42,7 @@ def lost(made: Converted) -> list[str]:
 
 
 def found(case: CorpusManifest) -> dict[str, Any]:
-    """Return what the readers make of a manifest."""
+    """Return what the readers make of a manifest by itself."""
     made = {target: converted(case, target) for target in TARGETS}
     return {
         "requests": requests(case.file),
@@ -51,7 +52,18 @@ def found(case: CorpusManifest) -> dict[str, Any]:
             if not isinstance(one, str) and (keys := lost(one))
         },
         "refused": {target: one for target, one in made.items() if isinstance(one, str)},
-        "admitted": {mode: in_mode(case, mode) for mode in MODES} if pods(case) else outside(case),
+    }
+
+
+def admitted(cases: Sequence[CorpusManifest]) -> dict[str, dict[str, str] | str]:
+    """Return what becomes of manifests through the policies of each mode, or by themselves."""
+    in_cluster = [case for case in cases if pods(case)]
+    of_modes = {mode: in_mode(mode, in_cluster) for mode in MODES}
+    return {
+        str(case): {mode: of_modes[mode][str(case)] for mode in MODES}
+        if pods(case)
+        else outside(case)
+        for case in cases
     }
 
 

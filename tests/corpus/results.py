@@ -7,6 +7,7 @@ than `gpushare convert` does, or if no reason is known why they leave it as it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,10 +24,10 @@ from gpushare.manifest.request import request_of, request_on_node, settings_of
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.dialects.vendor_key import VendorValue
 from gpushare.quota.request_policy import RequestPolicy
-from tests.admission import mutate, violations
+from tools.admission import Object, Request, decide, failing
 
 from .cases import CorpusManifest
-from .pods import Object, allocated_like, converted, on_node, pods
+from .pods import allocated_like, converted, on_node, pods
 
 MANIFESTS: Final = Path(__file__).resolve().parents[2] / "configs/kubernetes"
 #: In which a policy translates pods.
@@ -43,35 +44,31 @@ def named(case: CorpusManifest) -> tuple[str, str, str]:
     return ", ".join(systems), f"`{case}`", ", ".join(keys)
 
 
-def in_mode(case: CorpusManifest, mode: NodeMode) -> str:
-    """Return what becomes of the manifest's pods on nodes in that mode."""
-    return result(case, mode, policies(mode))
+def in_mode(mode: NodeMode, cases: Sequence[CorpusManifest]) -> dict[str, str]:
+    """Return what becomes of the pods of manifests on nodes in that mode, by manifest."""
+    return through(policies(mode), mode, cases)
 
 
-def result(case: CorpusManifest, mode: NodeMode, applied: list[Object]) -> str:
-    """Return what becomes of the manifest's pods through some policies; AssertionError: see above.
-
-    `applied` are MutatingAdmissionPolicies and ValidatingAdmissionPolicies.
-    """
-    before, expected = pods(case), converted(case)
-    after = before
-    for policy in applied:
-        if policy["kind"] == "MutatingAdmissionPolicy":
-            after = [mutate(policy, pod) for pod in after]
-    if after == before:
-        return f"no: {_why_not(case, mode)}"
-    assert expected is not None, case
-    read_there = on_node(after, mode)
-    assert read_there == on_node(allocated_like(expected, after), mode), (case, mode, read_there)
-    refused = [
-        message
-        for policy in applied
-        if policy["kind"] == "ValidatingAdmissionPolicy"
-        for pod in after
-        for message in violations(policy, pod)
-    ]
-    assert not refused, (case, mode, refused)
-    return UNCHANGED
+def through(
+    applied: Sequence[Object], mode: NodeMode, cases: Sequence[CorpusManifest]
+) -> dict[str, str]:
+    """Return what becomes of the manifests through some policies; AssertionError: see above."""
+    requests = [Request(pod) for case in cases for pod in pods(case)]
+    decisions = iter(decide([failing(policy) for policy in applied], requests))
+    found = {}
+    for case in cases:
+        made = [next(decisions) for _ in pods(case)]
+        assert not [one.refused for one in made if one.refused], (case, mode, made)
+        after = [one.object for one in made]
+        if not any(one.changed for one in made):
+            found[str(case)] = f"no: {_why_not(case, mode)}"
+            continue
+        expected = converted(case)
+        assert expected is not None, case
+        read_there = on_node(after, mode)
+        assert read_there == on_node(allocated_like(expected, after), mode), (case, mode)
+        found[str(case)] = UNCHANGED
+    return found
 
 
 @cache

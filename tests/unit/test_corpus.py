@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from packages.validating_policy import STRICTNESS, Strictness, policy
 
 from docs.vendors import REASONS
 from gpushare.cli import explain
@@ -21,15 +20,12 @@ from gpushare.manifest.convert import requests as comparison
 from gpushare.manifest.convert.targets import TARGETS
 from gpushare.manifest.model import ERROR, OUTSIDE, ManifestFile
 from gpushare.manifest.request import request_of
-from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.dialects import DIALECTS
-from tests.admission import mutate, violations
-from tests.admission.rendered import translation
 from tests.corpus import results
 from tests.corpus.cases import CASES, FOLDER, CorpusManifest
 from tests.corpus.expected import converted, found, lost, texts
-from tests.corpus.pods import allocated_like, on_node, pods
 from tests.corpus.pods import converted as converted_pods
+from tests.corpus.pods import on_node, pods
 
 IN_CLUSTER = [case for case in CASES if pods(case)]
 
@@ -37,7 +33,8 @@ IN_CLUSTER = [case for case in CASES if pods(case)]
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_reader_makes_of_a_manifest_what_is_expected(case: CorpusManifest) -> None:
     """After a change that is meant, `python -m tests.corpus update` writes it."""
-    assert found(case) == case.expected
+    by_itself = {key: value for key, value in case.expected.items() if key != "admitted"}
+    assert found(case) == by_itself
     goldens = {target: case.golden(target) for target in TARGETS}
     assert texts(case) == {
         target: path.read_text(encoding="utf-8")
@@ -172,69 +169,9 @@ def test_explain_fits_the_terminal_and_what_is_converted_is_applied_as_it_was_me
             assert not [row for row in applied["ignored"] if row["where"] == "limit"], case
 
 
-#: What the policies leave as it is with admission.nvidia: the plugin counts memory of one card.
-LEFT: dict[NodeMode, set[str]] = {
-    "annotations": set(),
-    "plugin": {
-        "alibaba/two-cards",
-        "baidu/cgpu",
-        "gke/time-sharing",
-        "hami/percentage",
-        "hami/whole-cards",
-        "kai/containers",
-        "kai/fraction",
-        "kai/sm-sharing",
-        "koordinator/ratio",
-        "koordinator/ray",
-        "kubeshare/sharepod",
-        "nvidia/kserve",
-        "nvidia/limits",
-        "nvidia/mps-core",
-        "orionx/pod",
-        "tencent/qgpu-whole",
-        "volcengine/multiple",
-    },
-}
-
-
-@pytest.mark.parametrize("mode", LEFT)
-def test_with_admission_nvidia_limits_of_its_plugin_are_translated(mode: NodeMode) -> None:
-    translate, left = translation(mode, nvidia=True), set()
-    for case in IN_CLUSTER:
-        expected = converted_pods(case) or pods(case)
-        once = [mutate(translate, pod) for pod in pods(case)]
-        assert [mutate(translate, pod) for pod in once] == once, case
-        if once == pods(case) != expected:
-            left.add(str(case))
-        else:
-            wanted = allocated_like(expected, once)
-            assert on_node(once, mode) == on_node(wanted, mode), case
-    assert left == LEFT[mode]
-
-
 def test_in_mode_dra_no_pod_has_a_share_by_its_keys() -> None:
     assert {one["kind"] for one in results.policies("dra")} == {"ValidatingAdmissionPolicy"}
     for case in IN_CLUSTER:
         for read_there in (pods(case), converted_pods(case) or []):
             for one in on_node(read_there, "dra"):
                 assert isinstance(one, str) or one["kind"] == "none", case
-
-
-@pytest.mark.parametrize("strictness", STRICTNESS)
-def test_no_manifest_is_refused_when_it_is_applied(strictness: Strictness) -> None:
-    """Nor is what it is converted to, nor what its pods are translated to."""
-    made = policy(strictness)
-    made["spec"]["failurePolicy"] = "Fail"
-    for case in CASES:
-        bodies = [
-            one
-            for path in (case.path, case.golden("gpushare"))
-            if path.exists()
-            for body in yaml.safe_load_all(path.read_text(encoding="utf-8"))
-            for one in (body or {}).get("items", [body])
-            if one and {"apiVersion", "kind"} <= one.keys()
-        ]
-        for mode in LEFT if strictness == "lenient" else ():
-            bodies += [mutate(translation(mode, nvidia=True), pod) for pod in pods(case)]
-        for body in bodies:
-            assert violations(made, body) == [], (case, body["kind"])

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pytest
-from packages.validating_policy import FOLDER, STRICTNESS, Strictness, files, policy
+from packages.validating_policy import STRICTNESS, Strictness, policy
 from packages.vendor_limits import vendor_limits
 
 from gpushare.daemon.lifecycle.scheduled import of_another_mode
@@ -19,16 +19,11 @@ from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request_policy import Dialects, RequestPolicy, profile
 from gpushare.quota.values import Choice, Duration, PercentOfMemory, WholeNumber
-from tests.admission import violations
-from tools.check.command import ROOT
+from tools.admission import Request, decide, failing
 
+pytestmark = pytest.mark.needs("admission")
 
-def failing_closed(made: dict[str, Any]) -> dict[str, Any]:
-    """Return a policy with which an expression without a value is a refusal, and so is seen."""
-    return {**made, "spec": {**made["spec"], "failurePolicy": "Fail"}}
-
-
-POLICIES = {one: failing_closed(policy(one)) for one in STRICTNESS}
+POLICIES = {one: failing(policy(one)) for one in STRICTNESS}
 
 
 PROFILES = {"small": profile("small", {"memory": "4GiB"})}
@@ -58,8 +53,14 @@ def pod(
     }
 
 
+def all_refused(bodies: Iterable[dict[str, Any]], strictness: Strictness) -> list[list[str]]:
+    """Return the messages for each object."""
+    return [one.messages for one in decide([POLICIES[strictness]], map(Request, bodies))]
+
+
 def refused(body: dict[str, Any], strictness: Strictness) -> list[str]:
-    return violations(POLICIES[strictness], body)
+    (messages,) = all_refused([body], strictness)
+    return messages
 
 
 def on_node(body: dict[str, Any], terms: RequestPolicy) -> Iterator[str]:
@@ -105,49 +106,57 @@ VALUES = {
 
 
 def test_a_value_is_refused_where_a_node_refuses_it() -> None:
-    for name, values in VALUES.items():
-        for value in values:
-            body = pod({"gpushare.io/memory": "4GiB", f"gpushare.io/{name}": value})
-            found, of_node = refused(body, "strict"), list(on_node(body, PLAIN))
-            assert bool(found) == bool(of_node), (name, value, found, of_node)
+    cases = [(name, value) for name, values in VALUES.items() for value in values]
+    bodies = [
+        pod({"gpushare.io/memory": "4GiB", f"gpushare.io/{name}": value}) for name, value in cases
+    ]
+    for case, body, found in zip(cases, bodies, all_refused(bodies, "strict"), strict=True):
+        of_node = list(on_node(body, PLAIN))
+        assert bool(found) == bool(of_node), (case, found, of_node)
 
 
-@pytest.mark.parametrize(
-    ("annotations", "differs"),
-    [
-        ({"memory": "4Q"}, ""),
-        ({"memory": "4"}, ""),
-        ({"memory": "0"}, ""),
-        ({"container.train.cores": "0"}, ""),
-        ({"memory": 'a"b\\c'}, ""),
-        ({"memory": "1GiB", "policy": "fixed"}, ""),
-        ({"memory": "1GiB", "policy": "fixed-share"}, ""),
-        ({"memory": "1GiB", "oversubscribe": "swap"}, ""),
-        ({"memory": "1GiB", "backend": "exclusive"}, ""),
-        ({"memory": "1GiB", "memory-percent": "10"}, ""),
-        ({"memory": "4GiB", "memory-limit": "2GiB"}, ""),
-        ({"devices": "0,,1"}, ""),
-        ({"devices": "0,1", "count": "3"}, ""),
-        ({"allow": "A100,A100"}, ""),
-        ({"compute-capability": "8.0"}, ""),
-        ({"memory": "1GiB", "compute-capability": ">=8.0,,<9.0"}, ""),
-        ({"cores": "30"}, ""),
-        ({"placement": "spread"}, ""),
-        ({"container.train": "4GiB"}, ""),
-        ({"memroy": "4GiB"}, "Did you mean"),  # CEL cannot find the nearest of several texts
-        ({"memory": "4G"}, "bytes, or"),  # nor does a policy calculate both readings
-        ({"memory": "0.1GiB"}, "102MiB"),
-    ],
+#: Annotations, and what of the node's message the policy's has not.
+MESSAGES: tuple[tuple[dict[str, str], str], ...] = (
+    ({"memory": "4Q"}, ""),
+    ({"memory": "4"}, ""),
+    ({"memory": "0"}, ""),
+    ({"container.train.cores": "0"}, ""),
+    ({"memory": 'a"b\\c'}, ""),
+    ({"memory": "1GiB", "policy": "fixed"}, ""),
+    ({"memory": "1GiB", "policy": "fixed-share"}, ""),
+    ({"memory": "1GiB", "oversubscribe": "swap"}, ""),
+    ({"memory": "1GiB", "backend": "exclusive"}, ""),
+    ({"memory": "1GiB", "memory-percent": "10"}, ""),
+    ({"memory": "4GiB", "memory-limit": "2GiB"}, ""),
+    ({"devices": "0,,1"}, ""),
+    ({"devices": "0,1", "count": "3"}, ""),
+    ({"allow": "A100,A100"}, ""),
+    ({"compute-capability": "8.0"}, ""),
+    ({"memory": "1GiB", "compute-capability": ">=8.0,,<9.0"}, ""),
+    ({"cores": "30"}, ""),
+    ({"placement": "spread"}, ""),
+    ({"container.train": "4GiB"}, ""),
+    ({"memroy": "4GiB"}, "Did you mean"),  # CEL cannot find the nearest of several texts
+    ({"memory": "4G"}, "bytes, or"),  # nor does a policy calculate both readings
+    ({"memory": "0.1GiB"}, "102MiB"),
 )
-def test_messages_are_those_of_the_node(annotations: dict[str, str], differs: str) -> None:
-    body = pod({f"gpushare.io/{name}": value for name, value in annotations.items()})
-    messages, [of_node] = refused(body, "strict"), list(on_node(body, PLAIN))
-    if not differs:
-        assert of_node in messages
-    else:
-        assert differs in of_node
-        assert differs not in messages[0]
-        assert messages[0].split(": ")[0] == of_node.split(": ")[0]
+
+
+def test_messages_are_those_of_the_node() -> None:
+    bodies = [
+        pod({f"gpushare.io/{name}": value for name, value in annotations.items()})
+        for annotations, _ in MESSAGES
+    ]
+    for (_, differs), body, messages in zip(
+        MESSAGES, bodies, all_refused(bodies, "strict"), strict=True
+    ):
+        (of_node,) = on_node(body, PLAIN)
+        if not differs:
+            assert of_node in messages
+        else:
+            assert differs in of_node
+            assert differs not in messages[0]
+            assert messages[0].split(": ")[0] == of_node.split(": ")[0]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +225,7 @@ WRONG = {"metadata": {"annotations": {"gpushare.io/memory": "4Q"}}}
 TEMPLATE = WRONG | {"spec": {"containers": [{"name": "c"}]}}
 
 
-WORKLOADS = [
+WORKLOADS: list[dict[str, Any]] = [
     *(
         {"apiVersion": "apps/v1", "kind": kind, "spec": {"template": TEMPLATE}}
         for kind in ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
@@ -232,32 +241,32 @@ WORKLOADS = [
 ]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: str(one["kind"]))
-def test_a_workload_is_refused_for_its_template_unless_that_stays_as_it_was(
-    workload: dict[str, Any],
-) -> None:
+def test_a_workload_is_refused_for_its_template_unless_that_stays_as_it_was() -> None:
     expected = ["pod annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB."]
-    assert refused(workload, "lenient") == expected
-    before = json.loads(json.dumps(workload).replace("4Q", "4GiB"))
-    for old, wanted_now in ((workload, []), (before, expected)):
-        found = violations(POLICIES["strict"], workload, operation="UPDATE", old_object=old)
-        assert found == wanted_now
+    right = [json.loads(json.dumps(one).replace("4Q", "4GiB")) for one in WORKLOADS]
+    requests = [
+        *((Request(one), expected) for one in WORKLOADS),
+        *((Request(one, "UPDATE", one), []) for one in WORKLOADS),
+        *(
+            (Request(one, "UPDATE", old), expected)
+            for one, old in zip(WORKLOADS, right, strict=True)
+        ),
+    ]
+    found = decide([POLICIES["strict"]], [request for request, _ in requests])
+    for (request, messages), one in zip(requests, found, strict=True):
+        assert one.messages == messages, request
 
 
 def test_what_cannot_be_evaluated_is_admitted() -> None:
-    made = policy("strict")
+    made = policy("lenient")
     assert made["spec"]["failurePolicy"] == "Ignore"
-    body = pod({"gpushare.io/memory": "4Q"})
-    body["spec"]["containers"][0].pop("name")
-    assert violations(failing_closed(made), body)
-    body["metadata"]["annotations"] = {"gpushare.io/memory": "4GiB"}
-    assert violations(made, body) == []
-
-
-def test_the_files_of_the_chart_are_those_of_the_tables() -> None:
-    command = "cd packaging && ../.venv/bin/python -m packages.validating_policy"
-    for name, text in files().items():
-        assert (ROOT / FOLDER / name).read_text(encoding="utf-8") == text, command
+    # 64 containers with an annotation of 40,000 bytes each cost more than an API server spends.
+    names = tuple(f"c{number}" for number in range(64))
+    body = pod({f"gpushare.io/container.{name}.allow": "A," * 20_000 for name in names}, names)
+    (refused_then,) = decide([failing(made)], [Request(body)])
+    assert "cost" in refused_then.refused
+    (admitted,) = decide([made], [Request(body)])
+    assert not admitted.refused
 
 
 NODES: Final = {one: RequestPolicy(dialects=Dialects(mode=one)) for one in STRICTNESS}
@@ -273,15 +282,17 @@ def recorded(limits: dict[str, int]) -> dict[str, str]:
 
 @pytest.mark.parametrize("strictness", STRICTNESS)
 def test_a_limit_is_refused_only_where_a_node_refuses_it(strictness: Strictness) -> None:
-    for name in vendor_limits(strict=True).accepted:
-        for number in NUMBERS:
-            body = pod(recorded({name: number}))
-            assert not refused(body, strictness) or list(on_node(body, NODES[strictness])), name
+    limits = [{name: number} for name in vendor_limits(strict=True).accepted for number in NUMBERS]
+    bodies = [pod(recorded(one)) for one in limits]
+    for one, body, found in zip(limits, bodies, all_refused(bodies, strictness), strict=True):
+        assert not found or list(on_node(body, NODES[strictness])), one
 
 
-@pytest.mark.parametrize("line", ["label a=b", "annotation a=b", "env A=b", "limit a=x"])
-def test_keys_in_other_places_may_change_what_a_limit_means(line: str) -> None:
+def test_keys_in_other_places_may_change_what_a_limit_means() -> None:
     annotations = recorded({"nvidia.com/gpucores": 101})
     [(name, text)] = annotations.items()
-    assert refused(pod({name: f"{text}\n{line}"}), "strict") == []
-    assert refused(pod(annotations), "strict") != []
+    lines = ["label a=b", "annotation a=b", "env A=b", "limit a=x"]
+    others = [pod({name: f"{text}\n{line}"}) for line in lines]
+    first, *rest = all_refused([pod(annotations), *others], "strict")
+    assert first
+    assert rest == [[]] * len(lines)

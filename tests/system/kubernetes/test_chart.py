@@ -20,8 +20,8 @@ from packages.workspace import Workspace
 from gpushare import settings
 from gpushare.kubernetes.api.labels import OPERATOR_LABEL
 from gpushare.protocol.kubernetes import MODES
-from tests.admission import mutate, violations
 from tests.stack.program import find
+from tools import admission
 from tools.check.command import ROOT
 
 from . import schemas
@@ -273,23 +273,48 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+def policies_of(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the policies with `Fail`, and as if the chart's namespace were not exempt.
+
+    The policy of another release may be there, too.
+    """
+    found = [one for one in objects if one["kind"].endswith("AdmissionPolicy")]
+    for one in found:
+        constraints = one["spec"]["matchConstraints"]
+        if namespaces := constraints.pop("namespaceSelector", None):
+            (exempt,) = (at for at in namespaces["matchExpressions"] if NAMESPACE in at["values"])
+            assert (exempt["key"], exempt["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+    return [admission.failing(one) for one in found]
+
+
+@pytest.mark.needs("admission")
+def test_the_policies_leave_what_the_chart_creates_as_it_is() -> None:
+    """Those of each combination of values, applied to all objects of all combinations."""
+    bodies: dict[str, Any] = {}
+    policies: dict[str, Any] = {}
+    for values in [*COMBINATIONS, *({"mode": mode, **EVERYTHING} for mode in MODES)]:
+        objects = rendered(values)
+        templates = [one["spec"]["template"] for one in of("DaemonSet", objects)]
+        pods = [{"apiVersion": "v1", "kind": "Pod", **one} for one in templates]
+        bodies |= {json.dumps(one): one for one in objects + pods}
+        policies |= {json.dumps(one["spec"]): one for one in policies_of(objects)}
+    named = [
+        {**one, "metadata": {"name": f"{one['metadata']['name']}-{number}"}}
+        for number, one in enumerate(policies.values())
+    ]
+    assert {one["kind"] for one in named} == {
+        "MutatingAdmissionPolicy",
+        "ValidatingAdmissionPolicy",
+    }
+    decisions = admission.decide(named, map(admission.Request, bodies.values()))
+    for body, one in zip(bodies.values(), decisions, strict=True):
+        assert not one.refused, body
+        assert not one.changed, body
+
+
+@pytest.mark.needs("admission")
 @pytest.mark.parametrize("mode", MODES)
-def test_the_policies_leave_what_the_chart_creates_as_it_is(mode: str) -> None:
-    objects = rendered({"mode": mode, **EVERYTHING})
-    templates = [one["spec"]["template"] for one in of("DaemonSet", objects)]
-    assert len(templates) == 2
-    pods = [{"apiVersion": "v1", "kind": "Pod", **one} for one in templates]
-    namespace = {"metadata": {"name": NAMESPACE}}
-    policies = of("ValidatingAdmissionPolicy", objects) + of("MutatingAdmissionPolicy", objects)
-    assert len(policies) == (1 if mode == "dra" else 2)
-    for policy in policies:
-        spec = policy["spec"] = {**policy["spec"], "failurePolicy": "Fail"}
-        namespaces = spec["matchConstraints"].pop("namespaceSelector")
-        (exempt,) = (one for one in namespaces["matchExpressions"] if NAMESPACE in one["values"])
-        assert (exempt["key"], exempt["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
-        # As if the namespace were not exempt: the policy of another release may be there.
-        for body in objects + pods:
-            if policy["kind"].startswith("Validating"):
-                assert violations(policy, body, namespace=namespace) == []
-            else:
-                assert mutate(policy, body, namespace=namespace) == body
+def test_the_policies_use_functions_of_the_oldest_version_that_has_them(mode: str) -> None:
+    policies = policies_of(rendered({"mode": mode, **EVERYTHING}))
+    for kind, since in (("Mutating", "1.34"), ("Validating", schemas.VERSIONS[0])):
+        admission.decide([one for one in policies if one["kind"].startswith(kind)], [], since=since)
