@@ -84,6 +84,15 @@ _SHOWN: Final = (
     r"""'"' + T.replace("\\", "\\\\").replace('"', '\\"') + '"')"""
 )
 
+#: Whether all annotations are judged: of a pod that exists, only those that change.
+_NEW: Final = 'request.operation == "CREATE" || object.kind != "Pod"'
+
+
+def _changed(name: str) -> str:
+    """Return whether the annotation of a pod, in the expression `name`, differs from before."""
+    return f"object.metadata.?annotations[?{name}] != oldObject.metadata.?annotations[?{name}]"
+
+
 #: Values of the annotations: where they are, for which container, the key, and the text.
 _REQUESTS: Final = f"""\
 variables.names.map(n, n.startsWith({text(_SCOPED)})
@@ -96,6 +105,9 @@ variables.names.map(n, n.startsWith({text(_SCOPED)})
      "text": string(variables.annotations[n]).trim(),
      "where": "pod annotation " + n + "=" +
        {_SHOWN.replace("T", "string(variables.annotations[n])")}}})"""
+
+_IS_SCOPED: Final = 'r.container != "" && r.key != ""'
+_IS_UNSCOPED: Final = f'r.container == "" && !r.name.startsWith({text(_SCOPED)})'
 
 #: The requests that a container may make besides our annotations.
 _ALONE: Final = f"""\
@@ -133,6 +145,8 @@ def _variables(strictness: Strictness) -> dict[str, str]:
         "names": f"""\
 variables.annotations.filter(n, n.startsWith({text(ANNOTATION_PREFIX)})).map(n, string(n))""",
         "requests": _REQUESTS,
+        "judged": f"""\
+{_NEW} ? variables.requests : variables.requests.filter(r, {_changed("r.name")})""",
         # Containers, then init containers.
         "containers": """\
 variables.template.spec.containers + variables.template.spec.?initContainers.orValue([])""",
@@ -141,17 +155,15 @@ variables.template.spec.containers + variables.template.spec.?initContainers.orV
         "running": """\
 variables.containers.filter(c, !(c in variables.template.spec.?initContainers.orValue([])) ||
   c.?restartPolicy.orValue("") == "Always").map(c, string(c.name))""",
-        "unscoped": """\
-variables.requests.filter(r, r.container == "" && !r.name.startsWith(SCOPED))""".replace(
-            "SCOPED", text(_SCOPED)
-        ),
-        "scoped": 'variables.requests.filter(r, r.container != "" && r.key != "")',
+        "unscoped": f"variables.requests.filter(r, {_IS_UNSCOPED})",
+        "scoped": f"variables.requests.filter(r, {_IS_SCOPED})",
         "scopes": "variables.scoped.map(r, r.container)",
         "named": "variables.pod.filter(c, c in variables.scopes)",
         # Where a container's values are: the beginning of its annotations' names.
         "layers": f"""\
-variables.scoped.size() == 0 ? [{text(ANNOTATION_PREFIX)}]
-  : variables.named.map(c, {text(_SCOPED)} + c + ".")""",
+(variables.scoped.size() == 0 ? [{text(ANNOTATION_PREFIX)}]
+  : variables.named.map(c, {text(_SCOPED)} + c + ".")
+).filter(l, {_NEW} || variables.judged.exists(r, r.name.startsWith(l)))""",
         "runtimeClass": 'string(variables.template.spec.?runtimeClassName.orValue(""))',
         "unallocated": _UNALLOCATED,
         "alone": _alone(),
@@ -164,20 +176,20 @@ variables.scoped.size() == 0 ? [{text(ANNOTATION_PREFIX)}]
 # --- what is wrong with it: the name of a variable of messages, and its expression ---
 
 _MALFORMED: Final = f"""\
-variables.requests.filter(r, r.name.startsWith({text(_SCOPED)}) &&
+variables.judged.filter(r, r.name.startsWith({text(_SCOPED)}) &&
   (r.container == "" || r.key == "")).map(r, r.where +
   {refusal("must name a container and a key", "write gpushare.io/container.NAME.memory")})"""
 
-_MISSING: Final = """\
-variables.scoped.filter(r, !(r.container in variables.pod)).map(r, r.where + ": for container " +
-  r.container + ", which this pod does not have. Its containers are " +
-  variables.pod.join(", ") + ".")"""
+_MISSING: Final = f"""\
+variables.judged.filter(r, {_IS_SCOPED} && !(r.container in variables.pod)).map(r,
+  r.where + ": for container " + r.container + ", which this pod does not have. " +
+  "Its containers are " + variables.pod.join(", ") + ".")"""
 
 
 def _unknown() -> str:
     fix = refusal("unknown key", f"the keys are {', '.join(KEYS)}")
     return f"""\
-variables.requests.filter(r, r.key != "" && !(r.key in {text([*KEYS])}) &&
+variables.judged.filter(r, r.key != "" && !(r.key in {text([*KEYS])}) &&
   !(r.container != "" && r.key == {text(_RECORDED)})).map(r, r.where + {fix})"""
 
 
@@ -197,7 +209,7 @@ _PERCENT: Final = f"""(r.text.matches({text(f"^({PercentOfMemory.pattern})$")}) 
       int(r.text.split("/")[0]) > 0 && int(r.text.split("/")[1]) > 0 &&
       int(r.text.split("/")[0]) <= 100 * int(r.text.split("/")[1])))"""
 _VALUE: Final = f"""\
-variables.requests.filter(r,
+variables.judged.filter(r,
   r.key in {text([*_PERCENTS])} && !{_PERCENT} ||
   r.key in variables.numbers && (!r.text.matches("^[0-9]{{1,9}}$") ||
     int(r.text) < variables.numbers[r.key][0] || int(r.text) > variables.numbers[r.key][1]) ||
@@ -212,7 +224,7 @@ def _size() -> str:
     letter = 'r.text.upperAscii().find("[KMGT]")'
     written = quantity("r.text")
     return f"""\
-variables.requests.filter(r, r.key in {text(_SIZES)}).filter(r,
+variables.judged.filter(r, r.key in {text(_SIZES)}).filter(r,
   !r.text.matches({text(_SIZE)}) || r.text.matches({text(_ZERO)}) ||
   isQuantity({written}) && [quantity({written}).asApproximateFloat()].exists(f,
     f < {_EXACT} && f != double(int(f)))).map(r, r.where + (
@@ -230,7 +242,7 @@ variables.requests.filter(r, r.key in {text(_SIZES)}).filter(r,
 
 def _list() -> str:
     return f"""\
-variables.requests.filter(r, r.key in {text(_LISTS)}).filter(r,
+variables.judged.filter(r, r.key in {text(_LISTS)}).filter(r,
   r.text.split(",").exists(i, i.trim() == "") ||
   r.text.split(",").map(i, i.trim()).exists(i,
     r.text.split(",").filter(j, j.trim() == i).size() > 1) ||
@@ -248,8 +260,9 @@ variables.requests.filter(r, r.key in {text(_LISTS)}).filter(r,
 
 #: If the scheduler allocates, each container that has an allocation uses the annotation.
 _SEVERAL: Final = f"""\
-variables.unscoped.filter(r, variables.named.size() > 1 || variables.scoped.size() == 0 &&
-  variables.running.size() > 1 && r.key in {text([*KEYS])} && variables.alone).map(r,
+variables.judged.filter(r, {_IS_UNSCOPED} && (variables.named.size() > 1 ||
+  variables.scoped.size() == 0 && variables.running.size() > 1 && r.key in {text([*KEYS])} &&
+  variables.alone)).map(r,
   variables.named.size() > 1
     ? r.where + ": names no container, but other annotations name " +
       variables.named.join(", ") + ". Write {_SCOPED}" + variables.named[0] + "." + r.key + "."
@@ -288,7 +301,7 @@ def _mode() -> str:
         error = of_another_mode("", None, "annotations", mode)
         rests[_class_of(mode)] = advice(BadValue(error.rule, error.fix))
     return f"""\
-variables.requests.filter(r, r.key in {text(sorted(CARD_KEYS))} && (r.container == ""
+variables.judged.filter(r, r.key in {text(sorted(CARD_KEYS))} && (r.container == ""
   ? variables.scoped.size() == 0 && variables.unallocated.size() > 0
   : r.container in variables.unallocated)).map(r,
   r.where + {text(rests)}[variables.runtimeClass])"""
@@ -297,19 +310,22 @@ variables.requests.filter(r, r.key in {text(sorted(CARD_KEYS))} && (r.container 
 #: Of each container that the mutating policy has translated, the limits that it removed, each as
 #: `KEY=NUMBER`, if the vendor's keys are numbers in limits and nothing else.
 _VENDOR_LIMITS: Final = f"""\
-variables.requests.filter(r, r.container != "" && r.key == {text(_RECORDED)} &&
+variables.judged.filter(r, r.container != "" && r.key == {text(_RECORDED)} &&
   r.text.split("\\n").all(l, l.matches("^(position [0-9]+|limit [^=]+=[0-9]{{1,9}})$"))).map(r,
   r.text.split("\\n").filter(l, l.startsWith("limit ")).map(l, l.substring(6)))"""
 
 
 def _validation(name: str) -> Object:
-    """Return the validation that is false if there are messages in the variable."""
+    """Return the validation that is false if there are messages in the variable.
+
+    Their order is that of the annotations, which an API server changes from request to request.
+    """
     found = f"variables.{name}"
     return {
         "expression": f"{found}.size() == 0",
         "message": "The annotations of gpushare.io cannot be used.",
         "messageExpression": f"""\
-{found}[0] + ({found}.size() > 1 ? " And " + string({found}.size() - 1) + " more." : "")""",
+{found}.min() + ({found}.size() > 1 ? " And " + string({found}.size() - 1) + " more." : "")""",
     }
 
 
@@ -331,7 +347,7 @@ FINDINGS: Final[Mapping[Strictness, Mapping[str, str]]] = {
 }
 
 _WORKLOADS: Final = {
-    "": ["podtemplates", "replicationcontrollers"],
+    "": ["pods", "podtemplates", "replicationcontrollers"],
     "apps": ["daemonsets", "deployments", "replicasets", "statefulsets"],
     "batch": ["cronjobs", "jobs"],
 }
@@ -349,7 +365,11 @@ def policy(strictness: Strictness, namespace: str = RELEASE_NAMESPACE) -> Object
 ({_TEMPLATE}).?metadata.?annotations.orValue({{}})
   .exists(n, n.startsWith({text(ANNOTATION_PREFIX)}))"""
     was = re.sub(r"\bobject\b", "oldObject", _TEMPLATE)
-    changed = f'request.operation == "CREATE" || ({_TEMPLATE}) !=\n({was})'
+    changed = f"""\
+request.operation == "CREATE" || (object.kind == "Pod"
+  ? object.metadata.?annotations.orValue({{}}).exists(n,
+      n.startsWith({text(ANNOTATION_PREFIX)}) && {_changed("n")})
+  : ({_TEMPLATE}) !=\n({was}))"""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -367,11 +387,7 @@ def policy(strictness: Strictness, namespace: str = RELEASE_NAMESPACE) -> Object
                     ]
                 },
                 "resourceRules": [
-                    _rule("", ["pods"], ["CREATE"]),
-                    *(
-                        _rule(group, names, ["CREATE", "UPDATE"])
-                        for group, names in _WORKLOADS.items()
-                    ),
+                    _rule(group, names, ["CREATE", "UPDATE"]) for group, names in _WORKLOADS.items()
                 ],
             },
             "matchConditions": [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import chain
 
 import pytest
@@ -67,6 +68,18 @@ def test_with_admission_nvidia_limits_of_its_plugin_are_translated(mode: NodeMod
             wanted = allocated_like(expected, once)
             assert on_node(once, mode) == on_node(wanted, mode), case
     assert left == LEFT[mode]
+
+
+def test_the_lines_of_a_record_mean_the_same_in_any_order() -> None:
+    """An API server has the keys of a map in another order each time."""
+    for pod in mutated(translation(nvidia=True), PODS):
+        reversed_there = copy.deepcopy(pod)
+        annotations = reversed_there["metadata"].get("annotations", {})
+        for name, text in annotations.items():
+            if name.endswith(".vendor"):
+                annotations[name] = "\n".join(reversed(text.splitlines()))
+        once, other = (on_node([one], "annotations") for one in (pod, reversed_there))
+        assert once == other
 
 
 @pytest.mark.parametrize("strictness", STRICTNESS)

@@ -219,6 +219,14 @@ def test_a_request_by_annotation_is_refused_where_the_scheduler_allocates(
     assert refused(granted, "lenient") == []
 
 
+def test_of_several_messages_the_first_is_the_same_each_time() -> None:
+    wrong = pod({f"gpushare.io/{key}": "x" for key in ("unknown-a", "unknown-b", "unknown-c")})
+    messages = {one for each in all_refused([wrong] * 20, "lenient") for one in each}
+    (message,) = messages
+    assert message.startswith("pod annotation gpushare.io/unknown-a=x: unknown key.")
+    assert message.endswith(" And 2 more.")
+
+
 WRONG = {"metadata": {"annotations": {"gpushare.io/memory": "4Q"}}}
 
 
@@ -255,6 +263,33 @@ def test_a_workload_is_refused_for_its_template_unless_that_stays_as_it_was() ->
     found = decide([POLICIES["strict"]], [request for request, _ in requests])
     for (request, messages), one in zip(requests, found, strict=True):
         assert one.messages == messages, request
+
+
+def test_of_a_pod_that_exists_only_what_changes_is_judged() -> None:
+    bad, size = {"memory": "4Q"}, {"memory": "4GiB"}
+    below = {"memory-limit": "2GiB"}
+    updates: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
+        (bad, bad, ""),  # a label, a finalizer
+        (bad, {}, ""),
+        (bad, bad | {"idle-after": "30m"}, ""),
+        ({}, bad, "memory=4Q: not a size"),
+        (size, bad, "memory=4Q: not a size"),
+        (size, size | {"idle-after": "soon"}, "idle-after=soon"),
+        (size, size | {"memroy": "4GiB"}, "memroy=4GiB: unknown key"),
+        (size, size | {"policy": "best-effort"}, ""),  # complete with what was there
+        (size, size | below, "memory-limit=2GiB: below memory 4GiB"),
+        (size | below, size | below, ""),
+    )
+    made = [
+        [pod({f"gpushare.io/{key}": value for key, value in keys.items()}) for keys in (old, new)]
+        for old, new, _ in updates
+    ]
+    for _, new in made:
+        new["metadata"]["labels"] = {"new": "1"}
+    found = decide([POLICIES["strict"]], [Request(new, "UPDATE", old) for old, new in made])
+    for (*change, expected), one in zip(updates, found, strict=True):
+        assert len(one.messages) == bool(expected), (change, one.messages)
+        assert expected in "".join(one.messages)
 
 
 def test_what_cannot_be_evaluated_is_admitted() -> None:
