@@ -236,8 +236,10 @@ def _claim_of(
             return claim
         if pod is None or not pod.uid or time.monotonic() > deadline:
             whose = f"pod {pod}" if pod is not None else "this container, which is in no pod,"
+            # The name of another namespace's claim is not the pod's to know.
+            is_own = pod is not None and pod.namespace == claim.namespace
             raise UnknownPod(
-                f"{claim.title} is not reserved for {whose} as far as gpushared knows. If the "
+                f"{claim.title if is_own else f'claim {uid}'} is not reserved for {whose} as far as gpushared knows. If the "
                 "claim names it in status.reservedFor, see that gpushare-node runs"
             )
         check()

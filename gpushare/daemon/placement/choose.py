@@ -148,9 +148,14 @@ def refusal_text(
         return f"{many}: {listed}; {_either([*fewer, *fixes, _SEE])}"
     if fixes == [MORE]:
         return f"{request} is too small for a CUDA context: {listed}; {MORE}"
+    rest = f"{listed}; {_either([*fixes, _SEE])}"
+    if request.devices and len(cards) == 1:
+        # It may be the only one that the request allows: others are not spoken of.
+        has = "is not available as a whole" if request.whole else f"has no room for {request}"
+        return f"the requested card{request.where('devices')} {has}: {rest}"
     if request.whole:  # the caller knows how a share is asked for instead
-        return f"no whole card is available: {listed}; {_either([*fixes, _SEE])}"
-    return f"no card has room for {request}: {listed}; {_either([*fixes, _SEE])}"
+        return f"no whole card is available: {rest}"
+    return f"no card has room for {request}: {rest}"
 
 
 def _fixes(request: PlacementRequest, why: Sequence[Obstacle]) -> list[str]:

@@ -247,6 +247,15 @@ def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
     assert node.ledger.entries == {}
 
 
+def test_the_refusal_of_another_namespaces_claim_does_not_name_it(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_POD_SECONDS", 0.05)
+    prepare(node, device(20), namespace="finance")
+    with pytest.raises(UnknownPod, match=rf"^claim {CLAIM} is not reserved for pod team/job"):
+        container(node, tmp_path, pod="ffff").create(node)
+
+
 def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(
     node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,7 +242,10 @@ def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
     assert quota_of(profiled, tenant)["profile"] == "third option"
     opened(profiled, profile="third", devices="1")
     opened(profiled, profile="third", devices="1")
-    with pytest.raises(NoRoom, match=r"no card has room for 33.33 % of its memory and 33 %"):
+    with pytest.raises(
+        NoRoom,
+        match=r"the requested card \(--devices\) has no room for 33.33 % of its memory and 33 %",
+    ):
         opened(profiled, profile="third", devices="1")
 
 
