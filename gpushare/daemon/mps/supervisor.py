@@ -39,7 +39,8 @@ def find_program(driver: LoadedDriver, tree: RootedTree | None = None) -> Path |
             return Path(mount.host_path)
     for device in driver.env.values():
         return Path(device).with_name(PROGRAM)
-    paths = (Path(program.host_path) for program in files.programs(tree or RootedTree()))
+    beside = str(Path(driver.files.cuda.host_path).parent)
+    paths = (Path(program.host_path) for program in files.programs(tree or RootedTree(), beside))
     return next((path for path in paths if path.name == PROGRAM), None)
 
 

@@ -163,7 +163,7 @@ def find(root: Path = Path("/"), *, search: str = "") -> InstalledDriver:
     )
     beside = libcuda.rpartition("/")[0]
     files = [*driver_files.libraries(tree, beside, version, platform)]
-    files += [*driver_files.programs(tree), *driver_files.firmware(tree, version)]
+    files += [*driver_files.programs(tree, beside), *driver_files.firmware(tree, version)]
     files += [*driver_files.data(tree)]
     # The daemons' sockets are on the host even if the files are in a driver container.
     sockets = {file.container_path: file for file in driver_files.sockets(tree)}
@@ -244,6 +244,13 @@ def _why_none(root: Path, search: str) -> str:
         return (
             f"{paths[0]} was not installed by NVIDIA's driver (which installs a 64-bit library "
             "with the driver's version in its name). Set driver.cdi_spec in gpushare.yaml"
+        )
+    if version := kernel_version(root):
+        places = ", ".join(driver_files.folders(platform))
+        return (
+            f"the kernel module nvidia {version} is loaded, but {CUDA} is neither in the loader's "
+            f"cache nor in {places}. If the libraries are in another folder, set driver.cdi_spec "
+            "in gpushare.yaml to a CDI specification that names them"
         )
     return (
         f"{CUDA} was not found. Install NVIDIA's driver, or try gpushare without a GPU: "

@@ -23,17 +23,24 @@ if TYPE_CHECKING:
     from gpushare.host.rooted_tree import RootedTree
     from gpushare.oci.elf import Platform
 
-# In addition to the loader's folders: Debian's alternatives, the .run installer,
-# Container-Optimized OS, and drivers mounted into a container that manages others.
+# In addition to the loader's folders: each of the drivers that Debian's alternatives choose from,
+# Bottlerocket, NixOS, Talos, the .run installer, Container-Optimized OS, and drivers mounted into a
+# container that manages others.
 FOLDERS: Final = (
-    "/usr/lib/{multiarch}/nvidia/current",
+    "/usr/lib/{multiarch}/nvidia/*",
     "/usr/lib/{multiarch}/nvidia",
+    "/usr/lib/nvidia/*",
     "/usr/lib/nvidia",
+    "/run/opengl-driver/lib",
+    "/usr/local/glibc/usr/lib",
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
     "/home/kubernetes/bin/nvidia/lib64",
     "/opt/nvidia/lib64",
     "/opt/nvidia/driver/lib64",
+    "/opt/nvidia/current/lib64",
+    "/opt/nvidia/current/lib",
+    "/opt/nvidia/current",
 )
 _BENEATH: Final = ("", "vdpau/", "gbm/", "tls/", "nvidia/", "nvidia/current/", "nvidia/xorg/")
 # Parts of the driver with versions of their own.
@@ -58,7 +65,13 @@ _PROGRAM_FOLDERS: Final = (
     "/home/kubernetes/bin/nvidia/bin",
     "/opt/nvidia/bin",
     "/opt/nvidia/driver/bin",
+    "/opt/nvidia/current/bin",
+    "/usr/libexec/nvidia/tesla/bin",
+    "/run/current-system/sw/bin",
+    "/usr/local/bin",
 )
+#: Debian has the programs of each driver in a folder of the same name as its libraries.
+_DEBIAN_PROGRAMS: Final = "/usr/lib/nvidia"
 _FIRMWARE: Final = (
     "/lib/firmware/nvidia/",
     "/usr/lib/firmware/nvidia/",
@@ -122,7 +135,7 @@ def libraries(
 
     That folder comes first. A file that is found through two paths is yielded once.
     """
-    place = loader_folder(tree, platform) or beside
+    place = loader_folder(tree, platform) or platform.library_directories[0]
     known: set[str] = set()
     for folder in dict.fromkeys((beside, *folders(platform))):
         for beneath in _BENEATH:
@@ -167,12 +180,17 @@ def _target(tree: RootedTree, path: str, real: str, place: str) -> str:
     return f"{place}/{soname}"
 
 
-def programs(tree: RootedTree) -> Iterator[DriverFile]:
-    """Yield the driver's programs, each once."""
+def programs(tree: RootedTree, beside: str) -> Iterator[DriverFile]:
+    """Yield the driver's programs, each once; not those of another driver of Debian's."""
+    own = f"{_DEBIAN_PROGRAMS}/{PurePosixPath(beside).name}"
+    is_debian = PurePosixPath(beside).parent.name == "nvidia"
     for name in _PROGRAMS:
-        for folder in _PROGRAM_FOLDERS:
+        for folder in (own, *_PROGRAM_FOLDERS):
             real = tree.file(f"{folder}/{name}")
-            if real is not None:
+            if real is None:
+                continue
+            others = is_debian and real.startswith(f"{_DEBIAN_PROGRAMS}/")
+            if not others or real.startswith(f"{own}/"):
                 yield DriverFile(real, f"/usr/bin/{name}")
                 break
 

@@ -236,6 +236,75 @@ def gpu_operator(root: Path) -> Host:
     return host
 
 
+def bottlerocket(root: Path) -> Host:
+    """Bottlerocket's NVIDIA variants: folders that only its own containers' runtime names."""
+    host = Host(root, "535.261.03")
+    host.write("/usr/lib/libc.so.6")
+    host.libraries("/usr/lib/nvidia/tesla", SERVER)
+    host.write("/usr/libexec/nvidia/tesla/bin/nvidia-smi")
+    host.write(f"/usr/lib/firmware/nvidia/{host.version}/gsp_ga10x.bin")
+    host.kernel()
+    return host
+
+
+def talos(root: Path) -> Host:
+    """Talos with its extensions: glibc and the driver are in a folder of their own."""
+    host = Host(root, "570.195.03")
+    host.write("/usr/local/glibc/usr/lib/libc.so.6")
+    host.libraries("/usr/local/glibc/usr/lib", SERVER)
+    host.write("/usr/local/bin/nvidia-smi")
+    host.write("/usr/local/bin/nvidia-persistenced")
+    host.write(f"/usr/lib/firmware/nvidia/{host.version}/gsp_ga10x.bin")
+    host.kernel()
+    return host
+
+
+def nixos(root: Path) -> Host:
+    """NixOS: the driver is a package in the store, and links lead to it."""
+    host = Host(root, "580.95.05")
+    store, programs = "/nix/store/0a-nvidia-x11-580.95.05", "/nix/store/1b-nvidia-x11-580.95.05-bin"
+    host.libraries(f"{store}/lib", SERVER | DESKTOP)
+    host.write(f"{programs}/bin/nvidia-smi")
+    for name in (*SERVER, *DESKTOP):
+        for path in (root / store[1:] / "lib").glob(f"{name}.so.*"):
+            host.link(f"/nix/store/2c-graphics-drivers/lib/{path.name}", f"{store}/lib/{path.name}")
+    host.link("/run/opengl-driver", "/nix/store/2c-graphics-drivers")
+    host.link("/nix/store/3d-system-path/bin/nvidia-smi", f"{programs}/bin/nvidia-smi")
+    host.link("/run/current-system/sw", "/nix/store/3d-system-path")
+    host.kernel()
+    return host
+
+
+def opt_current(root: Path) -> Host:
+    """A driver below /opt/nvidia, of which one is the current one."""
+    host = Host(root, "550.163.01")
+    host.write(f"{REDHAT}/libc.so.6")
+    host.libraries("/opt/nvidia/550.163.01/lib64", SERVER)
+    host.write("/opt/nvidia/550.163.01/bin/nvidia-smi")
+    host.link("/opt/nvidia/current", "550.163.01")
+    host.kernel()
+    return host
+
+
+def debian_of_two(root: Path) -> Host:
+    """Debian with 535 and tesla-470, whose module runs, and alternatives that chose 535."""
+    host = Host(root, "535.261.03")
+    host.write(f"{DEBIAN}/libc.so.6")
+    for version, name in (("535.261.03", "current"), ("470.256.02", "tesla-470")):
+        host.version = version
+        host.libraries(f"{DEBIAN}/nvidia/{name}", SERVER)
+        host.write(f"/usr/lib/nvidia/{name}/nvidia-smi", name)
+    host.write("/usr/lib/nvidia/current/nvidia-cuda-mps-control")
+    for name in ("libcuda", "libnvidia-ml"):
+        host.link(f"/etc/alternatives/glx--{name}", f"{DEBIAN}/nvidia/current/{name}.so.1")
+        host.link(f"{DEBIAN}/{name}.so.1", f"/etc/alternatives/glx--{name}")
+    for name in ("nvidia-smi", "nvidia-cuda-mps-control"):
+        host.link(f"/etc/alternatives/nvidia--{name}", f"/usr/lib/nvidia/current/{name}")
+        host.link(f"/usr/bin/{name}", f"/etc/alternatives/nvidia--{name}")
+    host.kernel()
+    return host
+
+
 LAYOUTS: dict[str, Callable[[Path], Host]] = {
     layout.__name__: layout
     for layout in (
@@ -247,5 +316,10 @@ LAYOUTS: dict[str, Callable[[Path], Host]] = {
         wsl2,
         container_optimized,
         gpu_operator,
+        bottlerocket,
+        talos,
+        nixos,
+        opt_current,
+        debian_of_two,
     )
 }

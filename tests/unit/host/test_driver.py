@@ -95,6 +95,15 @@ def test_no_driver_says_how_to_try_without(tmp_path: Path) -> None:
         driver.find(tmp_path)
 
 
+def test_a_loaded_module_without_libraries_names_it_and_the_folders(tmp_path: Path) -> None:
+    run_installer(tmp_path)
+    shutil.rmtree(tmp_path / "usr")
+    with pytest.raises(DriverMissing) as error:
+        driver.find(tmp_path)
+    for text in ("nvidia 580.95.05 is loaded", DEBIAN, "/run/opengl-driver/lib", "driver.cdi_spec"):
+        assert text in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("content", "why"), [("", "is empty"), ("other", "was not installed by NVIDIA's driver")]
 )
