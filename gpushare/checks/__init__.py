@@ -165,6 +165,9 @@ def check_mps(
 
 CHAR: Final = Path("/dev/char")
 MEMORY_LIMITS_SINCE: Final = 615  # the first driver with memory limits of its own
+OLDEST_TESTED: Final = 520  # of CUDA 11.8
+#: What 470 lacks of the NVML that gpushare uses (tests/c/real_driver/test_symbols.py).
+SINCE_OLDEST: Final = "nvmlDeviceGetMemoryInfo_v2"
 _USUAL: Final = "x86_64"
 _TEGRA: Final = "/etc/nv_tegra_release"
 _COMPATIBLE: Final = "/proc/device-tree/compatible"
@@ -324,14 +327,8 @@ def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
     """Check the driver as the daemon reports it, or otherwise its installed files."""
     if status is not None and status["driver_version"]:
         kind = "simulated driver" if status["simulated"] else "driver"
-        cards = f"{status['cards']} card{'' if status['cards'] == 1 else 's'}"
-        text = f"{kind} {status['driver_version']}, CUDA {status['cuda_version']}, {cards}"
-        if status["cards"]:
-            yield Check("ok", text)
-        else:
-            yield Check(
-                "fail", text, "see nvidia-smi; for a virtual machine, pass the GPU through to it"
-            )
+        text = f"{kind} {status['driver_version']}, CUDA {status['cuda_version']}"
+        yield _cards(text, status["cards"])
         yield from _limits(status["driver_version"])
         if status["simulated"]:
             return
@@ -340,15 +337,32 @@ def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
     except driver.DriverMissing as error:
         yield Check("fail", f"driver: {error}")
         return
-    if status is None or not status["driver_version"]:
-        yield Check("ok", f"driver {installed.version}, {len(installed.cards)} cards")
-    yield from _loaded(installed)
+    told = status is not None and status["driver_version"]
+    if not told:
+        yield from _limits(installed.version)
+    if (check := _loaded(installed)).level != "ok" or not told:
+        yield check
+    if not any(node.path == "/dev/nvidia-uvm" for node in installed.control):
+        yield Check("fail", "nvidia-uvm is not loaded: CUDA cannot start", "nvidia-modprobe -u -c0")
     yield from _links(installed)
     yield from _char_links(installed)
 
 
+def _cards(driver_text: str, number: int) -> Check:
+    text = f"{driver_text}, {number} card{'' if number == 1 else 's'}"
+    fix = "see nvidia-smi; for a virtual machine, pass the GPU through to it"
+    return Check("ok", text) if number else Check("fail", text, fix)
+
+
 def _limits(version: str) -> Iterator[Check]:
     major = version.partition(".")[0]
+    if major.isdigit() and int(major) < OLDEST_TESTED:
+        yield Check(
+            "warn",
+            f"driver {version}: older than {OLDEST_TESTED}; without {SINCE_OLDEST}, memory that "
+            "the driver reserves counts as used",
+            f"install driver {OLDEST_TESTED} or newer",
+        )
     if major.isdigit() and int(major) < MEMORY_LIMITS_SINCE:
         yield Check(
             "ok",
@@ -357,18 +371,15 @@ def _limits(version: str) -> Iterator[Check]:
         )
 
 
-def _loaded(installed: driver.InstalledDriver) -> Iterator[Check]:
+def _loaded(installed: driver.InstalledDriver) -> Check:
     module = driver.kernel_version()
     if module is None and not Path("/proc/driver/nvidia/version").exists():
-        yield Check("fail", "the kernel module nvidia is not loaded", "modprobe nvidia")
-    elif module is not None and module != installed.version:
-        yield Check(
-            "fail",
-            f"kernel module {module}, libraries {installed.version}: versions must match",
-            "reboot",
-        )
-    if not any(node.path == "/dev/nvidia-uvm" for node in installed.control):
-        yield Check("fail", "nvidia-uvm is not loaded: CUDA cannot start", "nvidia-modprobe -u -c0")
+        text = f"driver {installed.version}: the kernel module nvidia is not loaded"
+        return Check("fail", text, "modprobe nvidia")
+    if module not in {None, installed.version}:
+        text = f"kernel module {module}, libraries {installed.version}: versions must match"
+        return Check("fail", text, "reboot")
+    return _cards(f"driver {installed.version}", len(installed.cards))
 
 
 def _links(installed: driver.InstalledDriver) -> Iterator[Check]:

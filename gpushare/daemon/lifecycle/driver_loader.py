@@ -114,6 +114,8 @@ class DriverLoader:
         if state.node.config.driver_released:
             raise NoSpec(state.node.config.driver_released)
         files = load_driver_files(state.node.config)
+        if not simulator_env(files) and not has_kernel_module(ROOT):
+            raise NoSpec("the kernel module nvidia is not loaded. Run modprobe nvidia")
         time_scale = _time_scale(files)  # before we are one of the simulated device's clients
         nvml = self._open(files)
         contexts = ContextSizes(state.node.config.state_dir, nvml.driver_version)
@@ -272,6 +274,13 @@ LINKS: Final = Path("/dev/char")
 
 class NoSpec(UserError):
     """There is no driver that could be described, or it is between two versions."""
+
+
+def has_kernel_module(root: Path) -> bool:
+    """Whether NVML may be asked: as root without the module, it would make /dev/nvidiactl."""
+    nodes = ("dev/nvidiactl", "dev/dxg")  # gVisor does not show the module, and WSL has none
+    is_loaded = host_driver.kernel_version(root) is not None
+    return is_loaded or any((root / node).exists() for node in nodes)
 
 
 def cdi_spec_path(config: Config) -> Path:

@@ -309,12 +309,32 @@ def test_the_driver_s_own_files_are_checked(
     (machine.root / driver.CUDA).symlink_to("/usr/lib/libcuda.so.570.1")
     daemon.answers["status"] = [{"ok": True, **STATUS, "driver_version": ""}]
     output = cli("doctor").output
-    assert "ok    driver 580.95.05, 0 cards\n" in output
+    assert "driver 580.95.05, 0 cards" not in output
     assert "fail  kernel module 570.1, libraries 580.95.05: versions must match; reboot" in output
     assert "fail  nvidia-uvm is not loaded" in output
     assert f"fail  {machine.root}/libcuda.so.1 does not belong to driver 580.95.05" in output
     daemon.answers["status"] = [{"ok": True, **STATUS, "cards": 0}]
     assert "CUDA 13.0, 0 cards; see nvidia-smi" in cli("doctor").output
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (None, "fail  driver 470.256.02: the kernel module nvidia is not loaded; modprobe nvidia"),
+        ("470.256.02", "fail  driver 470.256.02, 0 cards; see nvidia-smi"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_an_old_driver_without_cards(
+    module: str | None, told: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = driver.InstalledDriver(Path("/"), RootedTree(), "470.256.02", (), (), ())
+    monkeypatch.setattr(driver, "find", lambda: found)
+    monkeypatch.setattr(driver, "kernel_version", lambda: module)
+    output = cli("doctor").output
+    assert told in output
+    assert "ok    driver 470" not in output
+    assert "warn  driver 470.256.02: older than 520; without nvmlDeviceGetMemoryInfo_v2" in output
 
 
 def test_a_node_of_kubernetes_without_credentials_is_checked_itself(

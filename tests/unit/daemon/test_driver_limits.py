@@ -446,6 +446,25 @@ def test_libraries_without_their_module_are_not_used(
     assert text in status_row(upgraded)["warnings"]
 
 
+@pytest.mark.parametrize("node", ["", "dev/nvidiactl", "dev/dxg"])
+def test_without_the_module_nvml_is_asked_only_where_it_makes_no_node(
+    upgraded: FakeDaemon, host: Host, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root, NVIDIA's NVML makes /dev/nvidiactl, which doctor would then warn of."""
+
+    def loaded(*_: object) -> None:
+        raise DriverError("was asked")
+
+    monkeypatch.setattr(driver_loader, "Nvml", loaded)
+    (host.root / "proc/driver/nvidia/version").unlink()
+    if node:
+        host.write(node)
+    upgraded.node.driver = None
+    DriverLoader(upgraded).load()
+    why = "was asked" if node else "the kernel module nvidia is not loaded. Run modprobe nvidia"
+    assert upgraded.node.no_driver_reason == f"no driver: {why}"
+
+
 def test_a_new_driver_with_its_module_is_loaded_and_used(
     upgraded: FakeDaemon, host: Host, tmp_path: Path
 ) -> None:
