@@ -9,7 +9,7 @@
 #include "channel/log.h"
 
 enum {
-#define CUDA_RESULT(name, value, words) name = (value),
+#define CUDA_RESULT(name, value, since, words) name = (value),
 #include "table/cuda_result.inc"
 #undef CUDA_RESULT
 };

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 typedef enum CUresult {
-#define CUDA_RESULT(name, value, words) name = (value),
+#define CUDA_RESULT(name, value, since, words) name = (value),
 #include "../table/cuda_result.inc"
 #undef CUDA_RESULT
 } CUresult;

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef enum nvmlReturn_t {
-#define NVML_RESULT(name, value, words) name = (value),
+#define NVML_RESULT(name, value, since, words) name = (value),
 #include "../table/nvml_result.inc"
 #undef NVML_RESULT
 } nvmlReturn_t;

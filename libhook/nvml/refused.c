@@ -7,7 +7,7 @@
 #include "channel/log.h"
 
 enum {
-#define NVML_RESULT(name, value, words) name = (value),
+#define NVML_RESULT(name, value, since, words) name = (value),
 #include "table/nvml_result.inc"
 #undef NVML_RESULT
 };

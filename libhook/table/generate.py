@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from libhook.table import drivers
 from libhook.table.coverage import exported, undeclared
 from libhook.table.elf import NotElf, read
 from libhook.table.headers import RELEASES, DownloadError, Release, releases
@@ -36,7 +37,7 @@ from libhook.table.symbols import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 TABLE = Path(__file__).resolve().parent
 CACHE = TABLE.parent.parent / "build" / "headers"
@@ -54,6 +55,7 @@ CUDA_NOTES = """ *
  * symbol   what the driver library exports
  * name     what a program asks cuGetProcAddress for
  * version  CUDA_VERSION from which `symbol` answers to `name`; an older driver has no such symbol
+ *          (99999: no driver for Linux on servers has it)
  * stream   PER_THREAD: the per-thread default stream form (_ptsz, _ptds)
  *          LEGACY: a name that has such a form too; NONE: a name that has none
  *
@@ -62,7 +64,7 @@ CUDA_NOTES = """ *
  * the others if not. Per name and stream, lines come in rising order of version.
 """
 NVML_NOTES = """ *
- * since    CUDA_VERSION of the first of these releases that has the symbol
+ * since    CUDA_VERSION of the first driver or header that has the symbol; see drivers.txt
 """
 HASH_NOTES = """ *
  * The hash of each symbol of {}.inc, in its order, as DT_GNU_HASH has it: to compute them costs
@@ -75,9 +77,9 @@ class Table:
     """The combined content of all releases. Dictionaries map values to names."""
 
     cuda: set[Entry] = field(default_factory=set)
-    nvml: dict[str, int] = field(default_factory=dict)  # symbol -> the first release that has it
-    cuda_results: dict[int, str] = field(default_factory=dict)
-    nvml_results: dict[int, str] = field(default_factory=dict)
+    nvml: dict[str, list[int]] = field(default_factory=dict)  # symbol -> the releases that have it
+    cuda_results: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
+    nvml_results: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     runtime_errors: dict[int, str] = field(default_factory=dict)
     device_attributes: dict[int, str] = field(default_factory=dict)
 
@@ -96,16 +98,22 @@ def tabulate(every: Iterable[Release]) -> Table:
             symbols |= cuda_symbols(release.text.get(header, ""))
             versions |= cuda_versions(release.text.get(header.replace(".h", "Typedefs.h"), ""))
         cuda_h = release.text["cuda.h"]
-        table.cuda_results |= enumerators(cuda_h, "cudaError_enum")
+        _add(table.cuda_results, enumerators(cuda_h, "cudaError_enum"), release.version)
         table.device_attributes |= enumerators(cuda_h, "CUdevice_attribute_enum")
         if nvml_h := release.text.get("nvml.h"):
             for symbol in nvml_symbols(nvml_h):
-                table.nvml.setdefault(symbol, release.version)
-            table.nvml_results |= enumerators(nvml_h, "nvmlReturn_enum")
+                table.nvml.setdefault(symbol, []).append(release.version)
+            _add(table.nvml_results, enumerators(nvml_h, "nvmlReturn_enum"), release.version)
         if driver_types_h := release.text.get("driver_types.h"):
             table.runtime_errors |= enumerators(driver_types_h, "cudaError")
     table.cuda = match_versions(symbols, versions)
     return table
+
+
+def _add(results: dict[int, tuple[str, list[int]]], found: Mapping[int, str], version: int) -> None:
+    for value, name in found.items():
+        _, versions = results.get(value, (name, []))
+        results[value] = name, [*versions, version]
 
 
 def render(table: Table) -> dict[str, str]:
@@ -113,11 +121,19 @@ def render(table: Table) -> dict[str, str]:
 
     The order of lines depends on nothing but the names and numbers in `table`.
     """
-    cuda = [f"{e.symbol}, {e.name}, {e.version}, {e.stream}" for e in sorted(table.cuda)]
-    results = [f'{n}, {v}, "{words(n)}"' for v, n in sorted(table.cuda_results.items())]
-    nvml_results = [f'{n}, {v}, "{words(n)}"' for v, n in sorted(table.nvml_results.items())]
+    cuda = [
+        f"{e.symbol}, {e.name}, {drivers.NEVER if e.symbol in drivers.NOWHERE else e.version}, "
+        f"{e.stream}"
+        for e in sorted(table.cuda)
+    ]
+    facts = drivers.read()
+    results = list(_results("cuda", table.cuda_results, facts))
+    nvml_results = list(_results("nvml", table.nvml_results, facts))
     runtime_errors = [f"{n}, {v}" for v, n in sorted(table.runtime_errors.items())]
-    nvml = [f"{symbol}, {since}" for symbol, since in sorted(table.nvml.items())]
+    nvml = [
+        f"{symbol}, {facts.since(headers, facts.functions.get(symbol))}"
+        for symbol, headers in sorted(table.nvml.items())
+    ]
     attributes = [f"{n}, {v}" for v, n in sorted(table.device_attributes.items())]
     cuda_hashes = [f"{gnu_hash(e.symbol):#010x}" for e in sorted(table.cuda)]
     nvml_hashes = [f"{gnu_hash(symbol):#010x}" for symbol in sorted(table.nvml)]
@@ -126,11 +142,20 @@ def render(table: Table) -> dict[str, str]:
         "nvml_hash.inc": lines("GNU_HASH", "hash", nvml_hashes, HASH_NOTES.format("nvml")),
         "cuda.inc": lines("CUDA_SYMBOL", "symbol, name, version, stream", cuda, CUDA_NOTES),
         "nvml.inc": lines("NVML_SYMBOL", "symbol, since", nvml, NVML_NOTES),
-        "cuda_result.inc": lines("CUDA_RESULT", "name, value, words", results),
-        "nvml_result.inc": lines("NVML_RESULT", "name, value, words", nvml_results),
+        "cuda_result.inc": lines("CUDA_RESULT", "name, value, since, words", results),
+        "nvml_result.inc": lines("NVML_RESULT", "name, value, since, words", nvml_results),
         "runtime_error.inc": lines("RUNTIME_ERROR", "name, value", runtime_errors),
         "device_attribute.inc": lines("CUDA_DEVICE_ATTRIBUTE", "name, value", attributes),
     }
+
+
+def _results(
+    kind: str, results: Mapping[int, tuple[str, list[int]]], facts: drivers.DriverFacts
+) -> Iterator[str]:
+    """Yield a row for each error: from which CUDA version on it has words, and the words."""
+    for value, (name, headers) in sorted(results.items()):
+        first, text = facts.errors.get((kind, value), (None, words(name)))
+        yield f'{name}, {value}, {facts.since(headers, first)}, "{text}"'
 
 
 def lines(macro: str, columns: str, rows: Sequence[str], notes: str = "") -> str:

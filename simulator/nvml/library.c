@@ -61,9 +61,9 @@ nvmlReturn_t nvmlShutdown(void)
 const char *nvmlErrorString(nvmlReturn_t result)
 {
 	switch (result) {
-#define NVML_RESULT(name, value, words)                                                            \
+#define NVML_RESULT(name, value, since, words)                                                     \
 	case name:                                                                                 \
-		return words;
+		return (since) <= device_cuda_version() ? (words) : "Unknown Error";
 #include "table/nvml_result.inc"
 #undef NVML_RESULT
 	}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpushare.checks import OLDEST_TESTED, SINCE_OLDEST
 from libhook.table import elf, generate
 from libhook.table.coverage import exported
 from tests.real_driver import RealDriver
@@ -12,8 +13,8 @@ from tools.gpu.symbols import cuda_lines
 
 from .conftest import Place
 
-#: In the headers, and in no driver for Linux on x86-64: of Windows, and of Tegra.
-NOWHERE = {"cuWGLGetDevice", "cuEventCreateFromEGLSync"}
+#: No driver before and after it has them.
+OF_525_ALONE = {"nvmlDeviceCcuGetStreamState", "nvmlDeviceCcuSetStreamState"}
 
 
 def names_of(driver: RealDriver, library: str) -> list[str]:
@@ -36,7 +37,7 @@ def test_the_driver_has_what_the_table_gives_its_version(
     real_driver: RealDriver, bare: Place
 ) -> None:
     version = bare.ask("calls")["before"]["version"]
-    due = {line.symbol for line in cuda_lines() if line.version <= version} - NOWHERE
+    due = {line.symbol for line in cuda_lines() if line.version <= version}
     there = elf.read(real_driver.libraries / "libcuda.so.1").exported
     assert there & {line.symbol for line in cuda_lines()} == due
 
@@ -44,3 +45,16 @@ def test_the_driver_has_what_the_table_gives_its_version(
 @pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1"])
 def test_every_function_of_the_driver_is_classified(library: str, real_driver: RealDriver) -> None:
     assert generate.unknown(real_driver.libraries / library) == []
+
+
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_the_simulator_has_the_driver_s_symbols(
+    library: str, bare: Place, simulated: Place
+) -> None:
+    names = sorted({*exported()} - OF_525_ALONE)
+    assert simulated.ask("symbols", library, names) == bare.ask("symbols", library, names)
+
+
+def test_what_doctor_says_that_an_old_driver_lacks(real_driver: RealDriver) -> None:
+    there = elf.read(real_driver.libraries / "libnvidia-ml.so.1").exported
+    assert (SINCE_OLDEST in there) == (int(real_driver.release) >= OLDEST_TESTED)
