@@ -74,7 +74,8 @@ def fake_filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             str(HERE / "fake_context.c"),
             str(HERE / "fake_memory.c"),
         ),
-        "libnvidia-ml.so.1": ("fake_nvml.c",),
+        # NVIDIA's has DT_HASH and no DT_GNU_HASH, and so has libcuda of 470.
+        "libnvidia-ml.so.1": ("fake_nvml.c", "-Wl,--hash-style=sysv"),
     }
     driver = tmp_path_factory.mktemp("fake")
     for name, source in sources.items():
