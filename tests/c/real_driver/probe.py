@@ -7,6 +7,7 @@ A program of its own: the question comes on standard input. Both are JSON.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import sys
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
@@ -15,6 +16,8 @@ from typing import Any
 
 UNTOUCHED = 7
 CUDA_CODES, NVML_CODES = range(1001), range(1001)
+#: What cudart is asked for; some are the interposer's, some are not, and one is nobody's.
+ENTRY_POINTS = ("cuMemAlloc", "cuMemGetInfo", "cuLaunchKernel", "cuCtxGetCurrent", "cuNoSuchThing")
 EXPORT_TABLES = (bytes(16), bytes(range(16)))
 
 
@@ -135,7 +138,78 @@ def nvml() -> dict[str, Any]:
     return said
 
 
-QUESTIONS = {each.__name__: each for each in (symbols, lookups, calls, errors, nvml)}
+def runtime(path: str, known: list[str]) -> dict[str, Any]:
+    """What NVIDIA's runtime library answers, which finds the driver by itself."""
+    library = ctypes.CDLL(path)
+    pointer, number, size = c_void_p(), c_int(-1), c_size_t()
+    calls: dict[str, tuple[Any, ...]] = {
+        "cudaRuntimeGetVersion": (byref(number),),
+        "cudaDriverGetVersion": (byref(number),),
+        "cudaGetDeviceCount": (byref(number),),
+        "cudaGetDevice": (byref(number),),
+        "cudaSetDevice": (0,),
+        "cudaFree": (None,),
+        "cudaMalloc": (byref(pointer), c_size_t(1)),
+        "cudaMallocManaged": (byref(pointer), c_size_t(1), 1),
+        "cudaMallocHost": (byref(pointer), c_size_t(1)),
+        "cudaMallocAsync": (byref(pointer), c_size_t(1), None),
+        "cudaMemGetInfo": (byref(size), byref(size)),
+        "cudaStreamCreate": (byref(pointer),),
+        "cudaEventCreate": (byref(pointer),),
+        "cudaDeviceSynchronize": (),
+        "cudaDeviceReset": (),
+        "cudaGetLastError": (),
+    }
+    said: dict[str, Any] = {
+        name: [getattr(library, name)(*arguments), number.value]
+        for name, arguments in calls.items()
+    }
+    at = aliases(known)
+    for name in ENTRY_POINTS:
+        found, status = c_void_p(), c_int(-1)
+        if address(library, "cudaGetDriverEntryPointByVersion"):
+            result = library.cudaGetDriverEntryPointByVersion(
+                name.encode(), byref(found), 11080, c_uint64(0), byref(status)
+            )
+        else:
+            result = library.cudaGetDriverEntryPoint(
+                name.encode(), byref(found), c_uint64(0), byref(status)
+            )
+        said[name] = [result, at.get(found.value or 0, found.value), status.value]
+    return said
+
+
+def bindings(known: list[str]) -> dict[str, Any]:
+    """What cuda-bindings answers."""
+    driver = importlib.import_module("cuda.bindings.driver")
+    calls = {
+        "cuInit": (0,),
+        "cuDriverGetVersion": (),
+        "cuDeviceGetCount": (),
+        "cuCtxGetCurrent": (),
+        "cuMemGetInfo": (),
+        "cuMemAlloc": (1,),
+        "cuMemAllocManaged": (1, 1),
+        "cuCtxSynchronize": (),
+        "cuKernelGetLibrary": (0,),
+    }
+    said: dict[str, Any] = {}
+    for name, arguments in calls.items():
+        try:
+            said[name] = [int(part) for part in getattr(driver, name)(*arguments)]
+        except (RuntimeError, TypeError) as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    if address(ctypes.CDLL("libcuda.so.1"), "cuGetProcAddress_v2"):  # the form that it calls
+        at = aliases(known)
+        for name in known:
+            result, found, status = driver.cuGetProcAddress(name.encode(), 13000, 0)
+            said[f"look-up of {name}"] = [int(result), at.get(found, found), int(status)]
+    return said
+
+
+QUESTIONS = {
+    each.__name__: each for each in (symbols, lookups, calls, errors, nvml, runtime, bindings)
+}
 
 if __name__ == "__main__":
     name, *arguments = json.load(sys.stdin)
