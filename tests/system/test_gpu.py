@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gpushare import simulator
 from gpushare.simulator import device_file
-from tools.gpu.__main__ import PARTS
+from tools.gpu import __main__ as gpu
+from tools.gpu.__main__ import CLEAR_UP_SECONDS, PARTS, Part
+from tools.gpu.report import GpuReport, ReportRow
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What measures times for many seconds, or takes more of the host than a machine of the tests has.
@@ -52,3 +60,22 @@ def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
         # The simulated MPS server has no limits.
         known = "the rest of containers"
         assert part in MAY_BE_MISSING or all(name.startswith(known) for name in missing), missing
+
+
+def test_a_section_that_goes_on_for_ever_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(_driver: object) -> Iterator[ReportRow]:
+        yield ReportRow("first", 1)
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr(gpu, "PARTS", {"a": Part("A", endless), "b": Part("B", endless)})
+    report, out = GpuReport({"model": "x", "date": "y"}, io.StringIO()), tmp_path / "cut.md"
+    driver: Any = None
+    gpu.measure(driver, ["a", "b"], report, out, CLEAR_UP_SECONDS + 0.2)
+    a, b = json.loads(out.with_suffix(".json").read_text())["sections"]
+    assert [bool(row["missing"]) for row in a["rows"]] == [False, True]
+    assert [row["missing"] for row in b["rows"]] == [
+        f"{CLEAR_UP_SECONDS + 0.2:g} seconds had passed"
+    ]

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import math
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,9 +35,10 @@ from . import (
     waits,
 )
 from .driver import DriverPaths, NoWorkingDriver, find
-from .report import GpuReport, ReportRow, default_path
+from .report import GpuReport, NotMeasured, ReportRow, default_path
 
 NO_DRIVER = 77
+CLEAR_UP_SECONDS = 10
 
 Measurement = Callable[[DriverPaths], Iterable[ReportRow]]
 
@@ -96,17 +99,38 @@ def measure(
 ) -> None:
     """Measure `parts`; after each the report is written, so that what ends us costs one part.
 
-    None is begun once `seconds` have passed.
+    What runs when `seconds` have passed, less what it takes to clear up, is cut short.
     """
-    began = time.monotonic()
+    until = time.monotonic() + seconds - CLEAR_UP_SECONDS
     for title, rows in (PARTS[part] for part in parts):
-        spent = time.monotonic() - began
-        if spent < seconds:
-            report.measure(title, rows(driver))
-        else:
-            why = f"{spent:.0f} of {seconds:g} seconds had passed"
+        left = until - time.monotonic()
+        why = f"{seconds:g} seconds had passed"
+        if left > 0:
+            try:
+                with _cut_short(left):
+                    report.measure(title, rows(driver))
+                why = ""
+            except NotMeasured as error:  # between two rows
+                why = str(error)
+        if why:
             report.measure(title, [ReportRow("all of this", missing=why)])
         report.write(path)
+
+
+@contextmanager
+def _cut_short(seconds: float) -> Iterator[None]:
+    """Have what is measured raise NotMeasured after so many seconds."""
+
+    def end(*_: object) -> None:
+        raise NotMeasured(f"cut short after {seconds:.0f} seconds")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 0 if math.isinf(seconds) else seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _facts(driver: DriverPaths, what: str) -> dict[str, str]:
@@ -140,7 +164,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         type=float,
         default=math.inf,
         metavar="N",
-        help="begin no section after so many, and say which those are",
+        help="end by then: cut a section short, and say which are missing",
     )
     options = parser.parse_args(argv)
     for word in options.what:

@@ -3,9 +3,8 @@
 #
 #   sh tools/gpu/carried.sh FOLDER [WHAT...] [--out /ABSOLUTE/FILE] [OPTION...]
 #
-# FOLDER holds the wheel that `./dev package` makes, wheels of what it needs and this machine's
-# Python has not (tomlkit, say), and, for containers, runc's .deb and libseccomp2's. The machine's
-# own packages, PyTorch among them, are used as they are; nothing is installed on it.
+# FOLDER is what `./dev gpu pack` makes. The machine's own packages, PyTorch among them, are used as
+# they are; nothing is installed on it.
 set -eu
 
 folder=$(realpath "$1")
@@ -25,6 +24,8 @@ for package in "$folder"/*.deb; do
 	mkdir -p "$root/build/tools"
 	dpkg -x "$package" "$root/build/tools"
 done
+mkdir -p "$root/build/gpu"
+cp "$folder"/programs/* "$root/build/gpu/"
 LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$root/build/tools/usr/lib/$(uname -m)-linux-gnu"
 export LD_LIBRARY_PATH
 
@@ -32,7 +33,7 @@ python3 -m venv --without-pip "$work/venv"
 site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 python3 -c 'import sys; print(*(path for path in sys.path if path.endswith("-packages")), sep="\n")' \
 	>"$site/machine.pth"
-python3 -m pip --python "$work/venv/bin/python" install --quiet --no-index --no-deps "$folder"/*.whl
+PYTHONPATH=$(echo "$folder"/pip-*.whl) python3 -m pip --python "$work/venv/bin/python" install --quiet --no-index --no-deps "$folder"/*.whl
 
 # Away from the checkout, whose own gpushare/ has no libraries in it.
 mkdir "$work/run"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C programs that are measured with: compiled here, or carried to a machine with no compiler.
 
-    python -m tools.gpu.programs        makes all of them in build/gpu, to be carried
-
-A program's file is named by what it was made from, so that an old one is never taken for a new one.
+`./dev gpu pack` makes all of them, to be carried. A program's file is named by what it was made
+from, so that an old one is never taken for a new one.
 """
 
 from __future__ import annotations
@@ -52,10 +51,14 @@ PROGRAMS = {
 
 def program(name: str) -> Path:
     """Return the program's file; NotMeasured where it was not carried and cannot be compiled."""
-    output = MADE / f"{name}-{_digest(PROGRAMS[name])}"
+    output = MADE / file_name(name)
     if not output.is_file():
         make(name, output, _compiler())
     return output
+
+
+def file_name(name: str) -> str:
+    return f"{name}-{_digest(PROGRAMS[name])}"
 
 
 def make(name: str, output: Path, compiler: Sequence[str]) -> None:
@@ -105,15 +108,3 @@ def portable() -> list[str]:
     """Return the compiler whose programs run on other machines than this too."""
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", GLIBC]
     return [*zig, "-fno-sanitize=undefined"]  # it is on by default, and ends a program
-
-
-def main() -> None:
-    shutil.rmtree(MADE, ignore_errors=True)
-    for name, made in PROGRAMS.items():
-        output = MADE / f"{name}-{_digest(made)}"
-        make(name, output, portable())
-        sys.stdout.write(f"{output}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -27,6 +27,7 @@ from tests.unit.docs.markdown import BLOCK, LINK, PAGES, ROOT, blanked
 from tools.bench import __main__ as bench
 from tools.check.steps import STEPS
 from tools.gpu import __main__ as gpu
+from tools.gpu import pack
 
 
 def tree(command: click.Command) -> Iterator[click.Command]:
@@ -79,6 +80,8 @@ def by_dev(words: list[str]) -> str:
     arguments = [word for word in arguments if word not in {"NAME", "..."}]  # ./dev bench NAME
     if not re.search(rf"^\t*(-h \| )?{re.escape(command)}( \| help)?\)$", DEV, re.MULTILINE):
         return "no such command"
+    if words[:2] == ["gpu", "pack"]:
+        return parsed(pack._options, arguments[1:])
     if command in {"demo", "bench", "gpu"}:
         options = {"demo": demo._options, "bench": bench._options, "gpu": gpu._options}
         return parsed(options[command], arguments)
