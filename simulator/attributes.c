@@ -35,6 +35,8 @@ static int profile_attribute(const struct sim_profile *profile, CUdevice_attribu
 		return (int)profile->pci_bus;
 	case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
 		return mps_active();
+	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+		return profile->unified != SIM_OWN_MEMORY;
 	default:
 		return 0;
 	}

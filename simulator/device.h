@@ -42,6 +42,14 @@
 #define SIM_PERIOD_NS UINT64_C(200000000)
 #define SIM_FILE_BYTES (UINT64_C(128) << 20)
 
+/* What NVML tells of a card whose memory is the machine's. */
+enum sim_unified {
+	SIM_OWN_MEMORY,
+	SIM_UNIFIED_PROCESSES, /* what each process has, and no totals */
+	SIM_UNIFIED_NOTHING,
+	SIM_UNIFIED_MACHINE /* the machine's totals */
+};
+
 /* One card, as in its profile. Written before the first process maps the file. */
 struct sim_profile {
 	char name[96];
@@ -95,7 +103,8 @@ struct sim_profile {
 	uint32_t nvlinks;      /* and the number of links with each */
 	uint32_t launch_bytes; /* of its own memory, the driver reads and writes that much for each
 				  launch */
-	uint32_t reserved[7];
+	uint32_t unified;      /* enum sim_unified */
+	uint32_t reserved[6];
 };
 
 struct sim_header {

@@ -85,7 +85,7 @@ PROFILE_NARROW: Final = (
     "mig_capable",
 )
 #: Keys that a profile may omit: the driver then does nothing of the kind.
-PROFILE_OPTIONAL: Final = ("launch_bytes",)
+PROFILE_OPTIONAL: Final = ("launch_bytes", "unified")
 _PROFILE_INSTANCE: Final = ("parent", "gpu_instance", "compute_instance", "slices")
 _PROFILE_PLACE: Final = ("numa_node", "pci_bridge", "pci_switch", "nvlink_peers", "nvlinks")
 
@@ -111,7 +111,7 @@ class Profile(ctypes.Structure):
                 *PROFILE_OPTIONAL,
             )
         ),
-        ("reserved", ctypes.c_uint32 * 7),
+        ("reserved", ctypes.c_uint32 * 6),
     )
 
 

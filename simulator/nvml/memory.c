@@ -5,9 +5,20 @@
  */
 #include "library.h"
 
+#include <unistd.h>
+
 static uint64_t total_bytes(const struct sim_card *card)
 {
+	if (card_profile(card)->unified == SIM_UNIFIED_MACHINE)
+		return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	return card_profile(card)->memory_bytes / (card_lies(card, SIM_LIE_TOTAL) ? 2 : 1);
+}
+
+static bool has_totals(const struct sim_card *card)
+{
+	const uint32_t unified = card_profile(card)->unified;
+
+	return unified == SIM_OWN_MEMORY || unified == SIM_UNIFIED_MACHINE;
 }
 
 static uint64_t used_bytes(struct sim_card *card)
@@ -32,6 +43,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *me
 	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(memory->version == NVML_STRUCTURE_VERSION(nvmlMemory_v2_t, 2),
 		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	REQUIRE(has_totals(card), NVML_ERROR_NOT_SUPPORTED);
 	memory->total = total_bytes(card);
 	memory->reserved = card_profile(card)->reserved_bytes;
 	memory->used = used_bytes(card);
@@ -43,6 +55,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory)
 {
 	REQUIRE_CARD(card, handle);
 	REQUIRE(memory, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(has_totals(card), NVML_ERROR_NOT_SUPPORTED);
 	memory->total = total_bytes(card);
 	memory->used = used_bytes(card) + card_profile(card)->reserved_bytes;
 	memory->free = memory->total - memory->used;

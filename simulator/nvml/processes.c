@@ -134,6 +134,7 @@ static nvmlReturn_t compute_processes(
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(card_profile(card)->unified != SIM_UNIFIED_NOTHING, NVML_ERROR_NOT_SUPPORTED);
 	status = check_room(count, processes_of(card, processes, only_mps), infos);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
 		infos[i] = (nvmlProcessInfo_v2_t){.pid = processes[i].pid,
@@ -151,6 +152,7 @@ static nvmlReturn_t compute_processes_v1(
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(card_profile(card)->unified != SIM_UNIFIED_NOTHING, NVML_ERROR_NOT_SUPPORTED);
 	status = check_room(count, processes_of(card, processes, only_mps), infos);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
 		infos[i] = (nvmlProcessInfo_v1_t){processes[i].pid, processes[i].used_bytes};

@@ -127,6 +127,7 @@ class Devices:
             raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
         call(pynvml.nvmlInit)
         self._uuids: dict[int, str] = {}  # by index, as last reported
+        self._unified: set[int] = set()  # the indices of cards that are refused
         self._handles: dict[str, Any] = {}
         self._events: Any = None
         self._lists = {kind: self._list(kind) for kind in _PROCESS_LISTS}
@@ -159,7 +160,8 @@ class Devices:
         """
         if known and brief and self._is_as_reported():
             return {**self.xids(), **self._sensors()}
-        cards = [self._look(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
+        count = call(pynvml.nvmlDeviceGetCount)
+        cards = [self._look(index) for index in range(count) if index not in self._unified]
         report = {"driver": call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
         is_new = not known or report != self._reported
         self._reported = report
@@ -170,7 +172,8 @@ class Devices:
         try:
             count = call(pynvml.nvmlDeviceGetCount)
             driver, cards = call(pynvml.nvmlSystemGetDriverVersion), self._reported["cards"]
-            return (driver, count) == (self._reported["driver"], len(cards)) and all(
+            known = len(cards) + len(self._unified)
+            return (driver, count) == (self._reported["driver"], known) and all(
                 card.get("busy") == 0
                 and not card["shares"]
                 and {**card, **figures(card["index"])} == card
@@ -225,6 +228,11 @@ class Devices:
         try:
             handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = call(pynvml.nvmlDeviceGetUUID, handle)
+            model = call(pynvml.nvmlDeviceGetName, handle)
+            if has_unified_memory(handle):
+                self._unified.add(index)
+                return {"index": index, "error": f"card {index} ({model}): {UNIFIED}"}
+            self._unified.discard(index)
             total, reserved = memory_of(handle)[:2]
             brand = BRANDS.get(call_or_none(pynvml.nvmlDeviceGetBrand, handle), "")
             capability = call_or_none(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
@@ -233,7 +241,7 @@ class Devices:
             card = {
                 "index": index,
                 "uuid": uuid,
-                "model": call(pynvml.nvmlDeviceGetName, handle),
+                "model": model,
                 "total": total,
                 "memory": total - reserved,
                 "minor": call(pynvml.nvmlDeviceGetMinorNumber, handle),
@@ -547,6 +555,23 @@ def figures(index: int) -> NvmlReply:
     parts = parts_of(handle)
     listed = None if parts is None else list(parts)
     return {"uuid": uuid, "busy": busy, "total": total, "used": used, "parts": listed}
+
+
+UNIFIED: Final = (
+    "it has no memory of its own but the machine's (unified memory), so gpushare cannot share it "
+    "by quota; run its containers without gpushare"
+)
+
+
+def has_unified_memory(handle: Any) -> bool:
+    """Whether NVML reports no total of the card's memory, or the machine's."""
+    try:
+        total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+    except pynvml.NVMLError_NotSupported:
+        return True
+    except pynvml.NVMLError as error:
+        raise NvmlError(error.value, f"NVML: {error}") from error
+    return bool(total == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def memory_of(handle: Any) -> tuple[int, int, int]:

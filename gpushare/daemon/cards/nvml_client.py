@@ -426,6 +426,11 @@ class Nvml:
         return self._loaded.driver_version
 
     @property
+    def refused_cards(self) -> tuple[str, ...]:
+        """Why each card that the driver counts, and that is none of `cards`, is not."""
+        return self._loaded.lost
+
+    @property
     def cuda_version(self) -> str:
         """The newest CUDA version that it supports."""
         return self._loaded.cuda_version

@@ -89,6 +89,7 @@ def _warnings(state: DaemonState) -> Iterator[str]:
         yield node.no_driver_reason
     else:
         yield node.driver_fault or (f"the driver's figures are stale: {stale}" if stale else "")
+        yield from node.driver.nvml.refused_cards
     yield from _unhealthy(state)
     for uuid, process in state.observed.unallocated[:_MOST_UNALLOCATED]:
         yield (

@@ -100,6 +100,7 @@ class FakeDriver(Nvml):
     driver_version = "580.65.06"
     cuda_version = "13.0"
     has_limits = False
+    refused_cards: tuple[str, ...] = ()
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards or (card(),)

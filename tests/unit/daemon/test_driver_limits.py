@@ -465,6 +465,11 @@ def test_without_the_module_nvml_is_asked_only_where_it_makes_no_node(
     assert upgraded.node.no_driver_reason == f"no driver: {why}"
 
 
+def test_a_card_that_cannot_be_shared_is_a_warning(upgraded: FakeDaemon, nvml: FakeDriver) -> None:
+    nvml.refused_cards = ("card 1 (NVIDIA GB10): it has no memory of its own",)
+    assert nvml.refused_cards[0] in status_row(upgraded)["warnings"]
+
+
 def test_a_new_driver_with_its_module_is_loaded_and_used(
     upgraded: FakeDaemon, host: Host, tmp_path: Path
 ) -> None:
