@@ -183,14 +183,16 @@ def _target(tree: RootedTree, path: str, real: str, place: str) -> str:
 def programs(tree: RootedTree, beside: str) -> Iterator[DriverFile]:
     """Yield the driver's programs, each once; not those of another driver of Debian's."""
     own = f"{_DEBIAN_PROGRAMS}/{PurePosixPath(beside).name}"
-    is_debian = PurePosixPath(beside).parent.name == "nvidia"
+    is_debian = "-linux-gnu/nvidia/" in beside
     for name in _PROGRAMS:
+        # Its package nvidia-cuda-mps is of the driver in `current`.
+        of_current = is_debian and "-mps-" in name and not own.endswith("/current")
         for folder in (own, *_PROGRAM_FOLDERS):
             real = tree.file(f"{folder}/{name}")
             if real is None:
                 continue
-            others = is_debian and real.startswith(f"{_DEBIAN_PROGRAMS}/")
-            if not others or real.startswith(f"{own}/"):
+            of_other = is_debian and real.startswith(f"{_DEBIAN_PROGRAMS}/")
+            if real.startswith(f"{own}/") or not (of_current or of_other):
                 yield DriverFile(real, f"/usr/bin/{name}")
                 break
 

@@ -294,13 +294,12 @@ def debian_of_two(root: Path) -> Host:
         host.version = version
         host.libraries(f"{DEBIAN}/nvidia/{name}", SERVER)
         host.write(f"/usr/lib/nvidia/{name}/nvidia-smi", name)
-    host.write("/usr/lib/nvidia/current/nvidia-cuda-mps-control")
+    host.write("/usr/bin/nvidia-cuda-mps-control")
     for name in ("libcuda", "libnvidia-ml"):
         host.link(f"/etc/alternatives/glx--{name}", f"{DEBIAN}/nvidia/current/{name}.so.1")
         host.link(f"{DEBIAN}/{name}.so.1", f"/etc/alternatives/glx--{name}")
-    for name in ("nvidia-smi", "nvidia-cuda-mps-control"):
-        host.link(f"/etc/alternatives/nvidia--{name}", f"/usr/lib/nvidia/current/{name}")
-        host.link(f"/usr/bin/{name}", f"/etc/alternatives/nvidia--{name}")
+    host.link("/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi")
+    host.link("/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi")
     host.kernel()
     return host
 
