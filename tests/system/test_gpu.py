@@ -28,7 +28,7 @@ LEFT_OUT = {
     "training",
 }
 #: What a machine of the tests need not have, or a driver in a folder has not.
-MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch"}
+MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch", "applications"}
 
 
 def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
@@ -60,6 +60,53 @@ def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
         # The simulated MPS server has no limits.
         known = "the rest of containers"
         assert part in MAY_BE_MISSING or all(name.startswith(known) for name in missing), missing
+
+
+#: As much of CuPy as the section uses, on the driver.
+CUPY = """
+import ctypes, types
+_driver = ctypes.CDLL("libcuda.so.1")
+_context = ctypes.c_void_p()
+assert _driver.cuInit(0) == 0 and _driver.cuDevicePrimaryCtxRetain(ctypes.byref(_context), 0) == 0
+_driver.cuCtxSetCurrent(_context)
+def memGetInfo():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+def empty(size, dtype):
+    at = ctypes.c_void_p()
+    if code := _driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)):
+        raise MemoryError(f"Out of memory: {code}")
+def arange(count, dtype):
+    class Ramp:
+        def __mul__(self, factor):
+            return types.SimpleNamespace(sum=lambda: factor * (count - 1) * count / 2)
+    return Ramp()
+cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(memGetInfo=memGetInfo))
+"""
+
+
+def test_an_application_is_judged_by_its_quota(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    cards, out = simulator.create(tmp_path / "cards"), tmp_path / "report.md"
+    libraries = str(device_file.libraries())
+    command = [sys.executable, "-m", "tools.gpu", "applications", "--driver", libraries]
+    done = subprocess.run(
+        [*command, "--out", str(out)],
+        cwd=ROOT,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(tmp_path), **cards.env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (section,) = json.loads(out.with_suffix(".json").read_text())["sections"]
+    held = {row["name"]: row["held"] for row in section["rows"] if not row["missing"]}
+    assert held == {
+        "CuPy starts": True,
+        "CuPy: the result is that without gpushare": True,
+        "CuPy sees its quota": True,
+        "CuPy: out of memory at the quota": True,
+    }, done.stdout
 
 
 def test_a_section_that_goes_on_for_ever_is_cut_short(

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import gpushare
 
 from . import (
+    applications,
     containers,
     contract,
     costs,
@@ -69,6 +70,7 @@ PARTS: dict[str, Part] = {
     "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
     "training": Part("Shares of compute, training by PyTorch", shares.training),
     "mps": Part("MPS", mps.rows),
+    "applications": Part("Applications of others", applications.rows),
 }
 PROBE = ("machine", "symbols", "features", "filters", "smi", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}

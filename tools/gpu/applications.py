@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applications of others as tenants: whatever of them this machine's Python has.
+
+Each starts without gpushare, and as a tenant, which fills its quota besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .child.application import APPLICATIONS
+from .driver import DriverPaths
+from .filtered import tenancy
+from .process import ask, child, environment
+from .report import NotMeasured, ReportRow
+
+SECONDS = 180.0
+#: The card is not ours alone: by default these take most of it.
+MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
+
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
+    for name in APPLICATIONS:
+        try:
+            yield from _application(driver, name)
+        except NotMeasured as error:
+            yield ReportRow(name, missing=str(error))
+
+
+def _application(driver: DriverPaths, name: str) -> Iterator[ReportRow]:
+    bare = ask(child("application", name), environment(driver.env, MODEST), SECONDS)
+    if "missing" in bare:
+        raise NotMeasured(bare["missing"])
+    with tenancy(driver) as tenant:
+        argv = tenant.command(child("application", name, "fill"))
+        try:
+            seen = ask(argv, tenant.environment, SECONDS)
+        except NotMeasured as error:
+            yield ReportRow.claim(f"{name} starts", False, str(error))
+            return
+    yield ReportRow.claim(f"{name} starts", True, "")
+    same = seen["result"] == bare["result"]
+    yield ReportRow.claim(f"{name}: the result is that without gpushare", same, (seen, bare))
+    if seen["total"] is not None:
+        fits = 0 < seen["total"] <= tenant.memory_bytes
+        yield ReportRow.claim(f"{name} sees its quota", fits, seen["total"])
+    refused = any(words in seen["refused"].lower() for words in ("memory", "exhausted"))
+    yield ReportRow.claim(f"{name}: out of memory at the quota", refused, seen["refused"])
