@@ -255,7 +255,8 @@ EVENTS: Final = {
     ),
     "mps-socket-repaired": (
         "Somebody had removed the socket of a card's MPS control daemon, which was put back. "
-        "`restarted`: it could not be, and the control daemon is started again."
+        "`restarted`: no client could reach the control daemon any more (`error`), so another one "
+        "is started."
     ),
     "mps-limits-changed": (
         "Somebody else had changed the limits of an MPS server, which root of a container and the "

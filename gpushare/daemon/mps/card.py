@@ -83,7 +83,7 @@ class CardServer:
     def look(self) -> None:
         """Start what has to run, and see what the server and its clients do."""
         change = self.runner.look()
-        if change == "ended":
+        if change in {"ended", "started"}:  # one that has ended is started at the same look
             self._note_end()
         control = self.runner.control
         if control is not None and change == "adopted":

@@ -130,6 +130,14 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 def connected(pid: int) -> Iterator[int]:
     """Yield the processes that are connected to a process by a socket that it has accepted."""
+    for peer in sockets(pid):
+        with suppress(OSError):
+            peer.getpeername()
+            yield credentials(peer)[0]
+
+
+def sockets(pid: int) -> Iterator[socket.socket]:
+    """Yield a copy of each socket of a process, to be used before the next one."""
     with suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
@@ -138,13 +146,12 @@ def connected(pid: int) -> Iterator[int]:
                 if fd < 0:
                     continue
                 try:
-                    peer = socket.socket(fileno=fd)
+                    found = socket.socket(fileno=fd)
                 except OSError:  # it is no socket
                     os.close(fd)
                     continue
-                with peer, suppress(OSError):
-                    peer.getpeername()
-                    yield credentials(peer)[0]
+                with found:
+                    yield found
         finally:
             os.close(pidfd)
 

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -63,7 +64,7 @@ class ControlRunner:
         self._card, self._program = card, program
         self._node, self._observed, self._mounts = node, observed, mounts
         self._process: ControlProcess | None = None
-        self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
+        self._backoff = Backoff(0.5, longest=60.0, steady=60.0, at_once=True)
         self._next_start = 0.0
         self._ended = 0  # the process that gpushared has ended
         self._socket = 0  # the inode that clients connect to
@@ -73,7 +74,7 @@ class ControlRunner:
         """Start what has to run, and say what has changed."""
         change: RunChange = ""
         if self.control is not None and self._process and not self._process.has_ended():
-            self._mend_socket(self._process)
+            self._mend_sockets(self._process)
         if self._process is not None and self._process.has_ended():
             pid = self._process.pid
             self._forget()
@@ -185,14 +186,16 @@ class ControlRunner:
         with contextlib.suppress(OSError):
             self.folders.link_socket(self._socket)
 
-    def _mend_socket(self, process: ControlProcess) -> None:
-        """Put the socket back that somebody has removed; without it, end the control daemon."""
+    def _mend_sockets(self, process: ControlProcess) -> None:
+        """Put the socket back that was removed; end a control daemon that nobody can reach."""
         place = {"card": self._card.uuid, "pid": process.pid}
         try:
-            if self.folders.link_socket(self._socket):
+            was_removed = self.folders.link_socket(self._socket)
+            self.folders.connect()
+            if was_removed:
                 log("mps-socket-repaired", "warning", **place, restarted=False)
-        except OSError:
-            log("mps-socket-repaired", "warning", **place, restarted=True)
+        except OSError as error:
+            log("mps-socket-repaired", "warning", **place, restarted=True, error=str(error))
             process.kill()
 
     def _failed(self, why: str) -> None:
@@ -290,6 +293,7 @@ _MOST_BYTES: Final = 1 << 20
 #: In the log folder: what the control daemon and its servers print.
 OUTPUT: Final = "output.log"
 _SOCKET: Final = "control"
+_SOCKETS: Final = (_SOCKET, "control_privileged")  # of clients, and of commands
 _TAIL_BYTES: Final = 4096
 
 
@@ -350,6 +354,14 @@ class CardFolders:
                 draft.hardlink_to(found[0])
                 draft.replace(path)
         return len(found) < len(places)
+
+    def connect(self) -> None:
+        """Connect to each socket of the control daemon; OSError if it does not listen there."""
+        for name in _SOCKETS:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):  # it listens, and its queue is full
+                    client.connect(str(self.pipe / name))
 
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""

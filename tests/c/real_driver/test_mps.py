@@ -10,17 +10,16 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.daemon.core.loop import credentials
-from gpushare.daemon.mps.control import ControlProgram, MpsControl, TenantLimits
+from gpushare.daemon.mps.control import ControlProgram, MpsControl, TenantLimits, sockets
 from gpushare.daemon.mps.runner import ControlRunner
 from tests.real_driver import RealDriver
-from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fakes import FakeDriver, card
 from tests.unit.daemon.test_mps_placement import configured
@@ -147,13 +146,32 @@ def test_its_socket_is_put_back(runner: ControlRunner, capfd: pytest.CaptureFixt
     assert capfd.readouterr().err.count("mps-socket-repaired") == 2
     for place in places:
         (place / "control").rename(place / "x")
-    assert runner.look() == "ended"
-    wait_until(lambda: runner.look() == "started")
+    assert runner.look() == "started"
     (same,) = {(place / "control").stat().st_ino for place in places}
     assert same == runner.folders.socket()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(str(runner.folders.clients / "control"))
         assert credentials(client)[1] == 0
+
+
+@pytest.mark.parametrize("name", ["control", "control_privileged"])
+def test_a_control_daemon_that_no_longer_listens_is_replaced(
+    runner: ControlRunner, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    """It lives, and so does the file of its socket."""
+    runner.look()
+    assert runner.control
+    path, pid = runner.folders.pipe / name, runner.control.program.pid
+    for found in sockets(pid):
+        with suppress(OSError):
+            if found.getsockname() == str(path):
+                found.shutdown(socket.SHUT_RDWR)
+    assert path.is_socket()
+    assert Path(f"/proc/{pid}").exists()
+    assert runner.look() == "started"
+    assert runner.control.program.pid != pid
+    assert '"restarted":true' in capfd.readouterr().err
+    assert runner.look() == ""
 
 
 @pytest.mark.thorough  # it takes 10 s
