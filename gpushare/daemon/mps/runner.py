@@ -212,19 +212,17 @@ class ControlRunner:
         self.fault = f"its MPS control daemon does not run: {why}"
 
     def _adopt(self) -> bool:
-        """Go on with the one that an earlier gpushared has started, if it runs and answers."""
+        """Go on with the one that an earlier gpushared has started, if it runs.
+
+        It may be slow to answer: that is no reason to end the work of its clients.
+        """
         state = self.folders.read_state()
         try:
             process = ControlProcess(int(state["pid"]), int(state["starttime"]))
             program = replace(self._new_program(), pid=process.pid)
         except (ProcessLookupError, LookupError, TypeError, ValueError, MpsError):
             return False
-        control = MpsControl(program)
-        if not control.is_ready():
-            process.kill()
-            process.close()
-            return False
-        self._take(process, control)
+        self._take(process, MpsControl(program))
         self._backoff.note_start()
         log("mps-control-adopted", card=self._card.uuid, pid=process.pid)
         return True

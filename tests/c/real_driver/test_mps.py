@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -172,6 +173,21 @@ def test_a_control_daemon_that_no_longer_listens_is_replaced(
     assert runner.control.program.pid != pid
     assert '"restarted":true' in capfd.readouterr().err
     assert runner.look() == ""
+
+
+def test_a_later_gpushared_ends_no_control_daemon_that_is_slow(runner: ControlRunner) -> None:
+    runner.look()
+    assert runner.control
+    runner.keep({"0" * 16: 1000})
+    pid = runner.control.program.pid
+    os.kill(pid, signal.SIGSTOP)  # as idle connections would have it
+    node, observed, mounts = runner._node, runner._observed, runner._mounts
+    later = ControlRunner(card(0), runner._program, node, observed, mounts)
+    assert later.look() == "adopted"
+    os.kill(pid, signal.SIGCONT)
+    assert later.control
+    assert (later.control.program.pid, later.kept()) == (pid, {"0" * 16: 1000})
+    later.close()
 
 
 @pytest.mark.thorough  # it takes 10 s
