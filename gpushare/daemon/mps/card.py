@@ -23,7 +23,7 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -230,6 +230,8 @@ class CardServer:
         return grant
 
     def _look_at_clients(self, control: MpsControl) -> None:
+        # Also where the control daemon answers nobody; without a client, nobody has a fault.
+        self._clients.log.cut(_MOST_BYTES if self.state.grants else 0)
         if not self.state.grants:
             return
         try:
@@ -276,8 +278,9 @@ class ControlLog:
     """The log of a control daemon and its servers, read as it grows.
 
     In the foreground, they write all of it to their standard output (535 to 555). The offset is
-    kept in a file, so a later gpushared misses no line. The log grows by each command: what was
-    read is cut out of it, and not truncated, which would lose lines that come meanwhile.
+    kept in a file, so a later gpushared misses no line. The log grows by each command, and any user
+    may send some: what was read is cut out of it (it is not truncated, which would lose lines that
+    come meanwhile), and of more than a MiB between two looks, the end is read.
 
     The manual has no format for the cause of a fault: "the log names the PID" (Multi-Process
     Service manual, "Architecture"). The text in the driver is "Client process %d encountered a
@@ -292,19 +295,25 @@ class ControlLog:
             self._offset = int(self._place.read_bytes())
         self._next = self._offset
 
-    def culprits(self) -> list[int]:
+    def culprits(self) -> set[int]:
         """Return the PIDs that new lines name as the cause of a fault; the same until `keep`."""
         named = map(_CULPRIT.match, self._new_text().splitlines())
-        return [int(one[1]) for one in named if one]
+        return {int(one[1]) for one in named if one}
 
     def keep(self) -> None:
         """Note that the lines have been reported; on a full disk, a later gpushared does again."""
-        if self._next == self._offset:
-            return
-        self._offset = self._next
+        if self._next != self._offset:
+            self._offset = self._next
+            with contextlib.suppress(OSError):
+                replace_file(self._place, str(self._next).encode(), 0o600)
+
+    def cut(self, most_bytes: int) -> None:
+        """Go on at the last so many bytes, or where it has stopped, and free what is before."""
         with contextlib.suppress(OSError), self._path.open("rb+") as opened:
-            replace_file(self._place, str(self._next).encode(), 0o600)
-            _libc.fallocate(opened.fileno(), _PUNCH_HOLE, 0, max(1, self._offset - _KEPT_BYTES))
+            self._offset = max(self._offset, opened.seek(0, os.SEEK_END) - most_bytes)
+            if self._offset > _KEPT_BYTES:
+                length = self._offset - _KEPT_BYTES
+                _libc.fallocate(opened.fileno(), _PUNCH_HOLE, 0, length)
 
     def _new_text(self) -> str:
         """Return the whole lines since the last look, the rest of many at the next one."""
@@ -347,6 +356,7 @@ def write_variables(grant: MpsGrant, pages: Pages | None) -> None:
 
 
 _FAULT_STATE: Final = "FAULT"
+_UNKNOWN: Final = "UNKNOWN"  # from a driver before 550, and then the containers trust each other
 _BYPASS_LOOKS: Final = 3  # in a row: a process connects before or after it is listed
 
 
@@ -358,9 +368,11 @@ class ClientWatch:
     ) -> None:
         self._card, self._mps = card, node.mps
         self._ledger, self._observed = ledger, observed
-        self._log = ControlLog(logs)
+        self.log = ControlLog(logs)
         self._owners: dict[int, str] = {}  # tenants of the clients at the last look, by PID
         self._is_faulted = False
+        self._is_named = False  # the log has named a process for it
+        self._is_early = False  # it did, while the server said nothing of a fault
         self._suspects: dict[tuple[str, int], int] = {}  # looks in a row, by tenant and PID
         self._bypasses: frozenset[str] = frozenset()
 
@@ -386,16 +398,22 @@ class ClientWatch:
         owners = self.owners(clients)
         if changed := control.enforce(limits, [*servers]):
             log("mps-limits-changed", "warning", card=self._card.uuid, found=changed)
-        culprits, losses = self._log.culprits(), before.losses
-        if culprits or (is_faulted and not self._is_faulted):
-            losses = {**losses, **self._fault(culprits, {**self._owners, **owners})}
-        self._log.keep()
+        # Any client can write a line, by a command with a line break. So a line is believed beside
+        # the server's state, or once the clients are gone; the next look reads it again for that.
+        named, losses = self.log.culprits(), before.losses
+        is_over = is_faulted or _UNKNOWN in servers.values() or not self._owners.keys() & {*clients}
+        is_named = bool(named) and is_over
+        if (is_named and not self._is_named) or (is_faulted and not self._is_faulted):
+            losses = {**losses, **self._fault(named, {**self._owners, **owners})}
+        self._is_early = bool(named) and not is_over and not self._is_early
+        if not self._is_early:
+            self.log.keep()
         # A tenant whose processes have started again is a client again.
         if not is_faulted:
             again = {owners[pid] for pid in owners.keys() - self._owners.keys()}
             losses = {key: loss for key, loss in losses.items() if key not in again}
-        # The line may come a look before the state.
-        self._owners, self._is_faulted = owners, is_faulted or bool(culprits)
+        self._owners, self._is_faulted = owners, is_faulted or is_named
+        self._is_named = is_named or (is_faulted and self._is_named)
         return replace(
             before,
             server_state=_FAULT_STATE if is_faulted else next(iter(servers.values()), ""),
@@ -403,11 +421,14 @@ class ClientWatch:
             bypasses=self._bypassing(clients),
         )
 
-    def _fault(self, culprits: Sequence[int], owners: Mapping[int, str]) -> dict[str, str]:
-        """Log who caused a fault and whose processes it has ended; return the losses."""
+    def _fault(self, named: set[int], owners: Mapping[int, str]) -> dict[str, str]:
+        """Log who caused a fault and whose processes it has ended; return the losses.
+
+        If several clients are named, one of them may have written of the others: none is the cause.
+        """
         records = self._ledger.entries
-        known = (pid for pid in culprits if pid in owners)
-        pid = next(known, next(iter(culprits), 0))
+        pids = named & owners.keys() or named
+        pid = next(iter(pids)) if len(pids) == 1 else 0
         culprit = owners.get(pid, "")
         victims = sorted(key for key in {*owners.values()} - {culprit} if key in records)
         who = records[culprit].title if culprit in records else "a client"

@@ -334,9 +334,9 @@ def test_the_action_is_that_against_containers_over_quota(
 def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[int]) -> None:
     (tmp_path / "output.log").write_text(f"[2026-11-28 09:51:35.741 Server 12] {line}\n")
     log = ControlLog(tmp_path)
-    assert log.culprits() == pids
+    assert log.culprits() == {*pids}
     log.keep()
-    assert log.culprits() == []
+    assert log.culprits() == set()
 
 
 def test_a_line_is_read_by_a_later_gpushared_unless_it_was_reported(tmp_path: Path) -> None:
@@ -344,22 +344,60 @@ def test_a_line_is_read_by_a_later_gpushared_unless_it_was_reported(tmp_path: Pa
         for pid in (11, 12, 13):
             print(f"[Server 1] Client process {pid} had a fatal fault", file=file, flush=True)
             log = ControlLog(tmp_path)  # while it was stopped
-            assert log.culprits() == [pid]
+            assert log.culprits() == {pid}
             if pid == 12:
-                assert ControlLog(tmp_path).culprits() == [pid]  # stopped before it has reported
+                assert ControlLog(tmp_path).culprits() == {pid}  # stopped before it has reported
             log.keep()
 
 
-def test_the_log_does_not_fill_the_run_directory(tmp_path: Path) -> None:
-    path, line = tmp_path / "output.log", "[Server 1] Client process 11 had a fatal fault\n"
-    path.write_text("[Control 1] Cmd:ps\n" * 100_000 + line)
-    log = ControlLog(tmp_path)
-    found: list[int] = []
-    while not found:  # at most so much at a look
-        found = log.culprits()
-        log.keep()
-    assert found == [11]
-    assert path.stat().st_blocks * 512 < 100_000
+def test_the_log_does_not_fill_the_run_directory(
+    running: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Any user can have a control daemon log, also one that has no container."""
+    path, line = running.server.runner.folders.log / "output.log", "[Control 1] Cmd:ps\n"
+    for is_used in (False, True):
+        if is_used:
+            running.client(1)
+            running.control.fails = "no answer within 10 s"
+        with path.open("a") as file:
+            file.write(line * 200_000)
+        running.server.look()
+        assert path.stat().st_blocks * 512 < (1_200_000 if is_used else 100_000)
+    running.control.fails = ""
     with path.open("a") as file:
-        file.write(line)
-    assert log.culprits() == [11]
+        file.write(line * 200_000 + "[Server 1] Client process 11 encountered a fatal GPU error.\n")
+    running.control.pids = [11]
+    running.control.state = "FAULT"
+    running.server.look()
+    assert '"pid":11' in capfd.readouterr().err
+
+
+def test_a_line_that_a_client_has_written_blames_nobody(
+    running: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its command has a line break, which the control daemon logs as it is."""
+    one, other = running.client(1), running.client(2)
+    running.control.pids = [11, 22]
+    running.uses((one, 11, True), (other, 22, True))
+    running.server.look()
+    log = running.server.runner.folders.log / "output.log"
+
+    def write(*pids: int) -> None:
+        with log.open("a") as file:
+            for pid in pids:
+                file.write(f"[Server 900] Client process {pid} encountered a fatal GPU error.\n")
+
+    for _ in range(3):  # without a fault
+        write(11)
+        running.server.look()
+    assert not capfd.readouterr().err.count("mps-server-faulted")
+    running.server.look()
+    write(11, 22)  # beside one of its own
+    running.control.state = "FAULT"
+    for _ in range(3):
+        running.server.look()
+        write(11)  # after it
+    assert capfd.readouterr().err.count("mps-server-faulted") == 1
+    for key in (one.key, other.key):
+        loss = running.node.node.mps.loss_of(key)
+        assert loss == "a fatal fault of a client ended the work of all clients of the MPS server"
