@@ -8,9 +8,11 @@ and goes on with it. It is never one that somebody else has started: those are r
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -192,6 +194,7 @@ class ControlRunner:
         try:
             was_removed = self.folders.link_socket(self._socket)
             self.folders.connect()
+            process.require_descriptors()
             if was_removed:
                 log("mps-socket-repaired", "warning", **place, restarted=False)
         except OSError as error:
@@ -421,6 +424,17 @@ class ControlProcess:
                 umask=0o022,
             )
         return cls(child.pid, processes.start_time(child.pid) or 0, child)
+
+    def require_descriptors(self) -> None:
+        """OSError if it can accept no connection any more.
+
+        It loses one for each connection that ends before it says its type (535 to 555), also of a
+        user who may do nothing else. Without one, it fills its log, and answers nobody.
+        """
+        with contextlib.suppress(PermissionError):
+            limit, _ = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+            if len(os.listdir(f"/proc/{self.pid}/fd")) >= limit:  # noqa: PTH208 - to count
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def has_ended(self, seconds: float = 0.0) -> bool:
         """Whether it has ended within so many seconds; a child is then waited for."""

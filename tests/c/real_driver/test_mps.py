@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -173,6 +174,21 @@ def test_a_control_daemon_that_no_longer_listens_is_replaced(
     assert runner.control.program.pid != pid
     assert '"restarted":true' in capfd.readouterr().err
     assert runner.look() == ""
+
+
+def test_a_control_daemon_that_has_lost_all_descriptors_is_replaced(runner: ControlRunner) -> None:
+    """Any user can have it lose them."""
+    runner.look()
+    assert runner.control
+    pid = runner.control.program.pid
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (20, 20))
+    while len(list(Path(f"/proc/{pid}/fd").iterdir())) < 20:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(runner.folders.clients / "control"))
+            client.recv(100)
+            client.send(b"OUTBCRED\0")
+    assert runner.look() == "started"
+    assert runner.control.program.pid != pid
 
 
 def test_a_later_gpushared_ends_no_control_daemon_that_is_slow(runner: ControlRunner) -> None:
