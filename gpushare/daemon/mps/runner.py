@@ -186,6 +186,7 @@ class ControlRunner:
         self._process, self.control, self.fault = process, control, ""
         self._socket = self.folders.socket()
         with contextlib.suppress(OSError):
+            self.folders.open()
             self.folders.link_socket(self._socket)
 
     def _mend_sockets(self, process: ControlProcess) -> None:
@@ -330,13 +331,23 @@ class CardFolders:
         for folder, mode in (
             (self.root.parent, 0o711),
             (self.root, 0o711),
-            (self.pipe, 0o711),
+            (self.pipe, 0o700),
             (self.clients, 0o755),
             (self.log, 0o700),
             (self.shared_memory, 0o1777),
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
+
+    def open(self) -> None:
+        """Let a server of another user connect to `control`, and write to the FIFO `log`; OSError.
+
+        With NVIDIA's modes, any user could fill /run by the other files, and read the FIFO empty.
+        """
+        for path in self.pipe.iterdir():
+            if not path.is_socket():
+                path.chmod(0o622 if path.is_fifo() else 0o600)
+        self.pipe.chmod(0o711)
 
     def socket(self) -> int:
         """Return the inode of the socket of clients, 0 where it is missing."""

@@ -133,6 +133,9 @@ def test_it_writes_through_no_link_that_lies_in_its_folder(runner: ControlRunner
     assert stat.S_IMODE(victim.stat().st_mode) & 0o022 == 0
     found = folders.pipe.stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o711)
+    assert stat.S_IMODE((folders.pipe / "log").stat().st_mode) == 0o622
+    files = [path.stat() for path in folders.pipe.iterdir() if path.is_file()]
+    assert {stat.S_IMODE(file.st_mode) for file in files} == {0o600}
     assert not (folders.pipe / "stranger").exists()
     assert not any(path.is_symlink() for path in folders.pipe.iterdir())
     assert [path.name for path in folders.clients.iterdir()] == ["control"]
