@@ -238,9 +238,10 @@ def _claim_of(
             whose = f"pod {pod}" if pod is not None else "this container, which is in no pod,"
             # The name of another namespace's claim is not the pod's to know.
             is_own = pod is not None and pod.namespace == claim.namespace
+            named = claim.title if is_own else f"claim {uid}"
             raise UnknownPod(
-                f"{claim.title if is_own else f'claim {uid}'} is not reserved for {whose} as far as gpushared knows. If the "
-                "claim names it in status.reservedFor, see that gpushare-node runs"
+                f"{named} is not reserved for {whose} as far as gpushared knows. If the claim "
+                "names it in status.reservedFor, see that gpushare-node runs"
             )
         check()
         time.sleep(_POLL_SECONDS)
