@@ -33,7 +33,7 @@ _KUSTOMIZATION: Final = "kustomization.yaml"
 _KIND: Final = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
 #: helm begins each object with the name of its template.
 _OBJECT: Final = re.compile(r"^---\n# Source: \S+/templates/(\S+)\n", re.MULTILINE)
-# The install container is privileged and has the root of the node.
+# The install container is privileged and sees the node's processes.
 _NAMESPACE: Final = f"""\
 {_LICENCE}apiVersion: v1
 kind: Namespace

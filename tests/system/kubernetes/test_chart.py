@@ -222,16 +222,14 @@ def test_only_containers_that_change_the_node_are_privileged(mode: str) -> None:
     containers: dict[str, Any] = {}
     for state in ("present", "absent"):
         spec = pod({"mode": mode, "state": state})
-        assert not {"hostPID", "hostNetwork", "hostIPC"} & set(spec)
+        assert spec["hostPID"] is True
+        assert not {"hostNetwork", "hostIPC"} & set(spec)
         containers |= {one["name"]: one for one in spec["initContainers"] + spec["containers"]}
     for name, one in containers.items():
         context = one["securityContext"]
-        has_node = "node" in {mount["name"] for mount in one.get("volumeMounts", ())}
         if name in {"install", "remove"}:
             assert context == {"privileged": True}
-            assert has_node
         else:
-            assert not has_node
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["readOnlyRootFilesystem"]
             assert not context["allowPrivilegeEscalation"]

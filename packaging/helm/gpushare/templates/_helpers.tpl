@@ -11,7 +11,7 @@ image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .
 imagePullPolicy: {{ .Values.image.pullPolicy | default "IfNotPresent" }}
 {{- end }}
 
-{{/* What it takes to run a command on the node, with chroot(1): its root is mounted at /host. */}}
+{{/* What it takes to run a command on the node, with nsenter(1). */}}
 {{- define "gpushare.onNode" -}}
 securityContext:
   privileged: true
