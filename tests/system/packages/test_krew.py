@@ -50,7 +50,7 @@ def test_it_runs_beside_kubectl_with_nothing_but_python(plugin: Path, tmp_path: 
         version = kubectl.run("gpushare", "--version").stdout
         (folder / "kubectl_complete-gpushare").symlink_to(krew.NAME)
         completed = kubectl.run("__complete", "gpushare", "").stdout
-    assert [line.split("\t")[0] for line in completed.splitlines()] == ["ls", "ps", ":4"]
+    assert [line.split("\t")[0] for line in completed.splitlines()] == ["ls", "ps", "verify", ":4"]
     assert done.stdout.splitlines()[1].split()[:3] == ["gpu-1", "0", "H200"]
     assert done.returncode == 4
     assert f"v{version.split()[-1]}" == manifest["spec"]["version"]
