@@ -16,7 +16,7 @@ from gpushare.errors import ExitStatus, UserError
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gpushare.cli.session import Session
     from gpushare.client import Client
@@ -63,18 +63,34 @@ def ls(session: Session) -> None:
     CORES is the allocated share of the compute. TENANTS is the number of containers on the card,
     and the maximum. MODE is unused, shared, or exclusive (one container has the whole card), with
     "cordoned" if gpushare places no new containers on it (see `gpushare card ls`). HEALTH is ok,
-    or the problem. If a card has a problem, the exit status is 4.
+    or the problem. If a card has a problem, the exit status is 4. A line below names each claim of
+    Kubernetes whose part of a card no container uses.
 
     On a terminal that is too narrow, columns are left out in this order, and the last line names
     them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, CORES, MEMORY, MODE. If that does not
     suffice, the longest texts are shortened. A pipe gets all columns. Colors are used only on a
     terminal, and not if NO_COLOR is set.
     """
-    cards = session.client.cards()
+    client = session.client
+    cards = client.cards()
     none = "there is no card. To find the cause, run gpushare doctor."
-    session.show_rows(cards, _cards, none)
+    session.show_rows(
+        cards, lambda rows: "\n".join([_cards(rows), *_idle_claims(rows, client)]), none
+    )
     if any(card["health"] != "ok" for card in cards):
         click.get_current_context().exit(ExitStatus.DEGRADED)
+
+
+def _idle_claims(cards: list[CardRow], client: Client) -> Iterator[str]:
+    """Yield a line for each part of a card that a claim of Kubernetes has and no container uses."""
+    numbers = {card["uuid"]: card["index"] for card in cards}
+    for claim in client.claims():
+        for device in () if claim["tenants"] else claim["devices"]:
+            yield printable(
+                f"claim {claim['namespace']}/{claim['name']} has "
+                f"{format_size(device['memory_bytes'])} and {device['cores']} % of card "
+                f"{numbers.get(device['card'], device['card'])} and no container"
+            )
 
 
 def _cards(cards: list[CardRow]) -> str:

@@ -130,6 +130,7 @@ def answers() -> dict[str, list[Reply]]:
     return copy.deepcopy(
         {
             "cards": rows(CARD),
+            "claims": rows(),
             "tenants": rows(train, serve),
             "tenant": [{"ok": True, "tenant": train}],
             "set": [{"ok": True, "tenant": tenant("train", 3.9, 6)}],

@@ -95,6 +95,10 @@ def shown_status() -> Iterable[Scene]:
         },
         ("ls", "card ls", ""),
     )
+    part = {"request": "g", "card": CARD["uuid"], "memory_bytes": 40 * GIB, "cores": 80}
+    claim = {"namespace": "ai", "name": "train", "devices": [part]}
+    of_claims = {"claims": rows({**claim, "tenants": []}, {**claim, "tenants": ["4f1c"]})}
+    yield Scene(of_claims, ("ls",))
     ends = (("NV4", 1, 1), ("PHB", 2, 5), ("NV4", 3, 1))
     links = [{"kind": kind, "index": index, "distance": far} for kind, index, far in ends]
     yield Scene({"cards": rows(card(links=links))}, ("card ls",))
