@@ -273,6 +273,22 @@ def test_a_pod_that_no_card_has_room_for_fails_once_and_waits(
     wait_until(lambda: kubelet.available(RESOURCE) == 1)
 
 
+def test_after_a_reboot_the_pods_of_a_controller_are_admitted_again(
+    plugin: DevicePlugin, kubelet: StandInKubelet
+) -> None:
+    registered(plugin, kubelet)
+    first, second = cards(4, 4)
+    pods = [kubelet.admit(RESOURCE, 2) for _ in range(3)]
+    asked_again(plugin, replace(first, cores_left=0), second)
+    wait_until(lambda: kubelet.available(RESOURCE) == 2)
+    assert kubelet.reboot() == pods
+    asked_again(plugin, replace(first, cores_left=0), second)
+    registered(plugin, kubelet, 2)
+    # What was in use of the card without compute is neither in use nor offered.
+    assert kubelet.available(RESOURCE) == kubelet.allocatable(RESOURCE) == 4
+    assert kubelet.replace_failed(RESOURCE, 2, 1) == 0
+
+
 def test_a_kubelet_that_lists_no_containers_counts_full_cards(
     plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
