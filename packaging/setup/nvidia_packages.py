@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gets NVIDIA's user-space driver, which tests compare with the simulator, in several releases.
 
-Debian distributes it in its non-free section. Whoever runs the tests downloads it, with its
-licences, into BUILD/real-driver, where no loader finds it; nothing installs it. It is not free
-software: nothing of it may enter this repository or a package of gpushare.
+Debian distributes it in its non-free and contrib sections. Whoever runs the tests downloads it,
+with its licences, into BUILD/real-driver, where no loader finds it; nothing installs it. It is not
+free software: nothing of it may enter this repository or a package of gpushare.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 import apply
 import debian_package
 
-POOL = debian_package.POOL + "non-free/n/"
+POOL = debian_package.POOL
 PINS = Path(__file__).with_name("nvidia_packages.txt")
 _LIBRARY = re.compile(r"(lib(cuda|nvidia-ml)\.so)\.\d+\.\d+(\.\d+)?")
-_PROGRAM = re.compile(r"nvidia-(smi|cuda-mps-(control|server))")
+_PROGRAM = re.compile(r"nvidia-(smi|modprobe|cuda-mps-(control|server))")
 
 
 def releases(pins: Path = PINS) -> dict[str, dict[str, str]]:

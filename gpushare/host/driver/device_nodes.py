@@ -262,6 +262,9 @@ def _load(prepared: PreparedNodes, run: Callable[[Sequence[str]], str]) -> None:
         commands = [["modprobe", module] for module in _MODULES]
     for command in commands:
         why = run(command)
+        if why and program is not None:  # it prints no reason
+            reason = run(["modprobe", "nvidia"])
+            why = f"{why}; modprobe nvidia: {reason}" if reason else why
         if why:
             prepared.problems.append(f"{' '.join(command)}: {why}")
             return

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -46,6 +47,16 @@ def test_the_simulator_looks_up_what_the_driver_does(
     assert answers
     different = {key: (answers[key], of_simulator.get(key)) for key in answers}
     assert {key: pair for key, pair in different.items() if pair[0] != pair[1]} == {}
+
+
+def test_the_worker_of_gpushared_has_the_driver_s_reason(bare: Place, share: Place) -> None:
+    program = (
+        "from gpushare.daemon.cards.nvml_calls import Devices, NvmlError\n"
+        "try: Devices('libnvidia-ml.so.1')\n"
+        "except NvmlError as error: print(error)"
+    )
+    for place in (bare, share):
+        assert place.run(sys.executable, "-c", program).stdout == "NVML: Driver Not Loaded\n"
 
 
 def test_without_a_card_a_share_has_none(bare: Place, share: Place) -> None:

@@ -277,6 +277,19 @@ def test_a_module_that_is_not_installed_is_reported_once_and_no_node_made(tmp_pa
     assert list((tmp_path / "dev").iterdir()) == []
 
 
+def test_nvidia_s_own_program_prints_no_reason_and_modprobe_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=False)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    reasons = {"modprobe": "FATAL: Module nvidia not found"}
+    done = prepare_driver(
+        RootedTree(machine.root), lambda command: reasons.get(command[0], "exit status 1")
+    )
+    (problem,) = done.problems
+    assert problem.endswith("exit status 1; modprobe nvidia: FATAL: Module nvidia not found")
+
+
 def test_a_group_that_is_gone_has_nothing_to_freeze(tmp_path: Path) -> None:
     for freezer in (cgroups.CgroupV1Freezer, cgroups.CgroupV2Freezer):
         gone = freezer(tmp_path / "gone")
