@@ -403,6 +403,10 @@ class FileConversion:
             if of != self.target.dialect and here.drop("schedulerName", scheduler):
                 why = f"{scheduler} was removed: it only places pods of {of}"
                 self._note(pod.containers[0], "schedulerName", "note", why)
+        kept = node.get("schedulerName")
+        if surface == "kubernetes" and kept and kept.text not in {"default-scheduler", *SCHEDULERS}:
+            why = f"{kept.text} is kept: without this scheduler in the cluster, the pod waits"
+            self._note(pod.containers[0], "schedulerName", "note", why)
 
     def _note_selector(self, pod: Pod, node: YamlNode) -> None:
         """Note the labels of a vendor's nodes that the pod selects."""
