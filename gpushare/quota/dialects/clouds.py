@@ -344,6 +344,7 @@ ALIBABA: Final = Dialect(
     domains=("aliyun.com/gpu", "ALIYUN_COM_GPU_", "ack.node.gpu."),
     notes=(
         "aliyun.com/gpu-mem is of all cards together, ALIYUN_COM_GPU_MEM_CONTAINER of each.",
+        "aliyun.com/gpu-mem is in GiB. Divide it by 1024 if it is for a plugin that counts MiB.",
         "cGPU refuses cudaMallocManaged; gpushare charges it.",
         "A part of ALIYUN_COM_GPU_MEM_DEV is exact: 4 of 15 of a card with 16160 MiB are 4309 MiB.",
     ),
