@@ -313,14 +313,17 @@ class PodContainer:
 
     @property
     def reference(self) -> Object:
-        """The object of the event."""
+        """The object of the event.
+
+        It has no fieldPath: whether that is one of the containers, the init containers or the
+        ephemeral containers says only the pod, which gpushare-node may not read.
+        """
         return {
             "apiVersion": "v1",
             "kind": "Pod",
             "namespace": self.namespace,
             "name": self.pod,
             "uid": self.uid,
-            "fieldPath": f"spec.containers{{{self.container}}}",
         }
 
 

@@ -437,7 +437,6 @@ def test_an_event_names_pod_and_container(
         "namespace": "team-a",
         "name": "train-0",
         "uid": "uid-1",
-        "fieldPath": "spec.containers{train}",
     }
     assert (made["reason"], made["type"], made["count"]) == ("GpuOverQuota", "Warning", 1)
     assert made["message"] == (
