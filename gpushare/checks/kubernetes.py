@@ -85,12 +85,12 @@ class NodeFacts:
             return f"install the chart, or configs/kubernetes, with the mode {self.mode}"
         return f"kubectl apply -k configs/kubernetes/{self.mode}"
 
-    def configuration(self) -> Mapping[str, Any]:
-        """Return the kubelet's KubeletConfiguration, empty if it cannot be read."""
+    def configuration(self) -> Mapping[str, Any] | None:
+        """Return the kubelet's KubeletConfiguration; None if it cannot be read, as in a pod."""
         try:
             loaded = yaml.safe_load((self.folder / "config.yaml").read_bytes())
         except (OSError, yaml.YAMLError):
-            return {}
+            return None
         return loaded if isinstance(loaded, dict) else {}
 
 
@@ -238,7 +238,9 @@ def _kubelet(facts: NodeFacts, version: Version | None) -> Iterator[Check]:
     elif version < (1, 34):
         fix = f"upgrade it to 1.34 or newer, or {facts.plugin}"
         yield Check("fail", f"{text}: without dynamic resource allocation (v1)", fix)
-    elif (facts.configuration().get("featureGates") or {}).get(_SHARES_GATE) is True:
+    elif (configuration := facts.configuration()) is None:
+        yield Check("warn", f"{text}: whether the feature gate {_SHARES_GATE} is on is not known")
+    elif (configuration.get("featureGates") or {}).get(_SHARES_GATE) is True:
         yield Check("ok", f"{text}, with the feature gate {_SHARES_GATE}")
     else:
         fix = f"set featureGates: {{{_SHARES_GATE}: true}} in {facts.folder}/config.yaml, and on "
@@ -259,7 +261,9 @@ def _containerd(facts: NodeFacts, text: str) -> Iterator[Check]:
     else:
         dump = facts.run("containerd", "config", "dump")
         enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", dump, re.MULTILINE)
-        if (enabled is None and version < (2, 0)) or (enabled and enabled[1] == "false"):
+        if not dump and version < (2, 0):
+            yield Check("warn", f"{name}: whether CDI is on is not known")
+        elif (enabled is None and version < (2, 0)) or (enabled and enabled[1] == "false"):
             fix = "set enable_cdi = true in containerd's CRI plugin, and restart it"
             yield Check("fail", f"{name}: CDI is off", fix)
         else:
@@ -271,8 +275,9 @@ def _cgroups(facts: NodeFacts, kubelet: Version | None) -> Check:
     if layout == "v2":
         return Check("ok", "cgroup v2, as the kubelet wants it")
     fix = "boot with systemd.unified_cgroup_hierarchy=1"
-    if kubelet is not None and kubelet >= (1, 35):
-        if facts.configuration().get("failCgroupV1") is False:
+    configuration = facts.configuration()
+    if kubelet is not None and kubelet >= (1, 35) and configuration is not None:
+        if configuration.get("failCgroupV1") is False:
             return Check("warn", f"cgroup {layout}: accepted by failCgroupV1: false", fix)
         return Check("fail", f"cgroup {layout}: refused by kubelets from 1.35 on", fix)
     return Check("warn", f"cgroup {layout}: refused by kubelets from 1.35 on", fix)
