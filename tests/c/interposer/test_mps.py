@@ -85,7 +85,7 @@ def test_a_process_is_a_client_whatever_its_environment_says(
     assert clients(server) == 1
 
 
-def test_the_server_is_found_beside_the_pages(
+def test_pipes_beside_the_pages(
     simulated: ProgramContainer, server: MpsDaemon
 ) -> None:
     (simulated.tenant.directory / abi.PIPES_NAME).symlink_to(server.folder / "pipe")
