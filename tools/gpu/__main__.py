@@ -29,6 +29,7 @@ from . import (
     filtered,
     machine,
     mps,
+    nodes,
     shares,
     smi,
     symbols,
@@ -58,6 +59,7 @@ PARTS: dict[str, Part] = {
     "features": Part("What the driver can do", machine.features),
     "filters": Part("The filters over the driver", filtered.rows),
     "smi": Part("nvidia-smi as a tenant", smi.rows),
+    "nodes": Part("What the libraries make in /dev", nodes.rows),
     "contract": Part("The contract of the driver", contract.rows),
     "tenant-contract": Part("The contract through the interposer library", contract.tenant),
     "coverage": Part("Every lookup by every allocation path", coverage.rows),
@@ -72,7 +74,7 @@ PARTS: dict[str, Part] = {
     "mps": Part("MPS", mps.rows),
     "applications": Part("Applications of others", applications.rows),
 }
-PROBE = ("machine", "symbols", "features", "filters", "smi", "tenant-contract")
+PROBE = ("machine", "symbols", "features", "filters", "smi", "nodes", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}
 
 

@@ -85,9 +85,7 @@ def test_a_process_is_a_client_whatever_its_environment_says(
     assert clients(server) == 1
 
 
-def test_pipes_beside_the_pages(
-    simulated: ProgramContainer, server: MpsDaemon
-) -> None:
+def test_pipes_beside_the_pages(simulated: ProgramContainer, server: MpsDaemon) -> None:
     (simulated.tenant.directory / abi.PIPES_NAME).symlink_to(server.folder / "pipe")
     require(simulated, {PIPES: abi.PIPES_NAME})
     assert init(simulated) == (0, "")

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvidia-smi without the kernel module."""
+"""nvidia-smi without the kernel module, and the nodes that NVIDIA's libraries make."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.real_driver import RealDriver
+from tools.gpu import nodes
 
 from .conftest import Place
 
@@ -32,3 +35,10 @@ def test_nvidia_smi_ends_alike_in_a_share(
         alone.returncode, alone.stdout, alone.stderr,
     )  # fmt: skip
     assert ("nvidiactl" in alone.stdout.split()) == (confined == ())
+
+
+def test_the_section_nodes_sees_what_the_library_makes(real_driver: RealDriver) -> None:
+    env = {"LD_LIBRARY_PATH": str(real_driver.libraries)}
+    driver: Any = SimpleNamespace(cuda=real_driver.libraries / "libcuda.so.1", env=env)
+    (row,) = nodes.rows(driver)
+    assert row.value == "/dev/nvidiactl"
