@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.c.real_driver.facts`: write libhook/table/drivers.txt from NVIDIA's libraries.
+"""Write libhook/table/drivers.txt from NVIDIA's libraries.
+
+    PYTHONPATH=packaging/setup python -m tests.c.real_driver.facts
 
 It needs root, and the drivers of `./dev real-driver`. A line is a fact that holds from a release
 on: a function of NVML, or the words for a code. A function that the newest lacks is left out.
@@ -18,7 +20,7 @@ from tests.real_driver import RealDriver
 from .conftest import Place
 
 HEAD = """# What NVIDIA's libraries of some releases have, without a card: written by
-#     python -m tests.c.real_driver.facts
+#     PYTHONPATH=packaging/setup python -m tests.c.real_driver.facts
 # From the CUDA version on: a function of NVML, or an error of CUDA or NVML in the library's words.
 """
 
