@@ -128,7 +128,7 @@ TEXTS: Final = {
     "mps-command-slow": (
         "the MPS control daemon of {card} took {seconds} s for {command}; connected: {peers}"
     ),
-    "mps-socket-repaired": "the socket of the MPS control daemon of {card} was missing",
+    "mps-socket-repaired": "clients could not reach the MPS control daemon of {card}",
     "mps-limits-changed": "the limits of the MPS server of {card} were set again; found: {found}",
     "mps-limits-not-changed": "keeps its limits at the MPS server of {card}: {error}",
     "mps-server-faulted": "had a fatal fault on {card} (process {pid}), which ended: {ended}",
