@@ -70,6 +70,7 @@ class ControlRunner:
         self._next_start = 0.0
         self._ended = 0  # the process that gpushared has ended
         self._socket = 0  # the inode that clients connect to
+        self._sockets: list[Path] = []  # of clients, and of commands
         self._is_first = True
 
     def look(self) -> RunChange:
@@ -186,7 +187,7 @@ class ControlRunner:
         self._process, self.control, self.fault = process, control, ""
         self._socket = self.folders.socket()
         with contextlib.suppress(OSError):
-            self.folders.open()
+            self._sockets = self.folders.open()
             self.folders.link_socket(self._socket)
 
     def _mend_sockets(self, process: ControlProcess) -> None:
@@ -194,7 +195,8 @@ class ControlRunner:
         place = {"card": self._card.uuid, "pid": process.pid}
         try:
             was_removed = self.folders.link_socket(self._socket)
-            self.folders.connect()
+            for path in self._sockets:
+                _connect(path)
             process.require_descriptors()
             if was_removed:
                 log("mps-socket-repaired", "warning", **place, restarted=False)
@@ -295,7 +297,6 @@ _MOST_BYTES: Final = 1 << 20
 #: In the log folder: what the control daemon and its servers print.
 OUTPUT: Final = "output.log"
 _SOCKET: Final = "control"
-_SOCKETS: Final = (_SOCKET, "control_privileged")  # of clients, and of commands
 _TAIL_BYTES: Final = 4096
 
 
@@ -339,15 +340,20 @@ class CardFolders:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
 
-    def open(self) -> None:
+    def open(self) -> list[Path]:
         """Let a server of another user connect to `control`, and write to the FIFO `log`; OSError.
 
         With NVIDIA's modes, any user could fill /run by the other files, and read the FIFO empty.
+        Return the sockets.
         """
+        sockets = []
         for path in self.pipe.iterdir():
-            if not path.is_socket():
+            if path.is_socket():
+                sockets.append(path)
+            else:
                 path.chmod(0o622 if path.is_fifo() else 0o600)
         self.pipe.chmod(0o711)
+        return sockets
 
     def socket(self) -> int:
         """Return the inode of the socket of clients, 0 where it is missing."""
@@ -367,14 +373,6 @@ class CardFolders:
                 draft.replace(path)
         return len(found) < len(places)
 
-    def connect(self) -> None:
-        """Connect to each socket of the control daemon; OSError if it does not listen there."""
-        for name in _SOCKETS:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-                client.setblocking(False)
-                with contextlib.suppress(BlockingIOError):  # it listens, and its queue is full
-                    client.connect(str(self.pipe / name))
-
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""
         try:
@@ -392,6 +390,14 @@ class CardFolders:
         """Remove it: the control daemon has ended."""
         with contextlib.suppress(OSError):
             (self.root / _STATE).unlink()
+
+
+def _connect(path: Path) -> None:
+    """Connect to a socket, and end the connection; OSError if nobody listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # its queue is full
+            client.connect(str(path))
 
 
 def _inode(path: Path) -> int:
