@@ -19,9 +19,11 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.core.loop import credentials
+from gpushare.daemon.mps.card import ControlLog
 from gpushare.daemon.mps.control import ControlProgram, MpsControl, TenantLimits, sockets
 from gpushare.daemon.mps.runner import ControlRunner
 from tests.real_driver import RealDriver
+from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fakes import FakeDriver, card
 from tests.unit.daemon.test_mps_placement import configured
@@ -207,6 +209,20 @@ def test_a_later_gpushared_ends_no_control_daemon_that_is_slow(runner: ControlRu
     assert later.control
     assert (later.control.program.pid, later.kept()) == (pid, {"0" * 16: 1000})
     later.close()
+
+
+def test_a_command_is_logged_with_its_line_breaks(control: MpsControl) -> None:
+    """Any user can send it; what is made of that is in tests/unit/daemon/test_mps_card.py."""
+    command = b"x\n[Server 1] Client process 11 encountered a fatal GPU error.\n\0"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(control.program.pipe_folder / "control"))
+        client.recv(100)
+        sizes = (4).to_bytes(4, "little"), len(command).to_bytes(8, "little")
+        for message in (b"OUTBCRED\0", *sizes, command):
+            client.send(message)
+        client.recv(100)
+    log = ControlLog(control.program.log_folder)
+    wait_until(lambda: log.culprits() == {11})
 
 
 @pytest.mark.thorough  # it takes 10 s
