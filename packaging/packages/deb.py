@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from . import copyright as licences
-from . import debian_archive, manual, wheel
-from .artifact import Artifact, BundledPart
+from . import manual, wheel
+from .artifact import Artifact
 from .environment import LicensedPart, PrivateEnvironment
 from .workspace import Workspace, run
 
@@ -35,7 +35,6 @@ COMMANDS: Final = {
 #: Programs that are not in a folder `bin`.
 PROGRAMS: Final = frozenset({"gpushare-probe"})
 _SCRIPTS: Final = ("postinst", "prerm", "postrm")
-_PRCTL: Final = "python3-prctl"
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def make_release(workspace: Workspace, release: DebianRelease, own: Path) -> Art
         prefix, stage, release.python, Path(f"/usr/bin/python{release.python}")
     )
     parts = environment.fill(workspace, own, MACHINE)
-    parts += [_add_prctl(workspace, release, environment), *_static_parts(environment)]
+    parts += _static_parts(environment)
     add_links(stage, prefix)
     manual.write_pages(workspace, stage)
     manual.write_completions(stage)
@@ -88,24 +87,6 @@ def make_release(workspace: Workspace, release: DebianRelease, own: Path) -> Art
         env=workspace.environment(),
     )
     return Artifact(place, [licensed.part for licensed in parts])
-
-
-def _add_prctl(
-    workspace: Workspace, release: DebianRelease, environment: PrivateEnvironment
-) -> LicensedPart:
-    """Add python-prctl, which PyPI has as source only, as the release has built it."""
-    archive = debian_archive.fetch(workspace, release.suite, _PRCTL)
-    folder = workspace.scratch(f"prctl{release.number}")
-    shutil.rmtree(folder, ignore_errors=True)
-    run(["dpkg-deb", "--extract", archive, folder], cwd=workspace.root)
-    modules = folder / "usr/lib/python3/dist-packages"
-    for path in sorted([*modules.glob("prctl.py"), *modules.glob("_prctl.*.so")]):
-        _copy(path, environment.modules / path.name)
-    version = run(["dpkg-deb", "--field", archive, "Version"], cwd=workspace.root).strip()
-    text = (folder / f"usr/share/doc/{_PRCTL}/copyright").read_text(encoding="utf-8")
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    part = BundledPart(_PRCTL, version, "GPL-3.0-or-later", "deb", "debian", digest)
-    return LicensedPart(part, [text])
 
 
 def _static_parts(environment: PrivateEnvironment) -> list[LicensedPart]:

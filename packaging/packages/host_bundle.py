@@ -52,7 +52,6 @@ def make(workspace: Workspace, stage: Path, own: Path) -> HostBundle:
     interpreter.make(workspace, root, staged_python, python)
     environment = PrivateEnvironment(place, stage, interpreter.VERSION, python / "bin/python3")
     installed = environment.fill(workspace, own, ARCHITECTURE)
-    interpreter.add_prctl(root, environment.modules)
     _copy_licences(root, environment.place / "share/licences")
     _compile(workspace, interpreter.argv(root, staged_python), environment)
     parts = [root.part(name, licence) for name, licence in interpreter.LICENCES.items()]

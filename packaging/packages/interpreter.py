@@ -24,12 +24,10 @@ _PYTHON_PARTS: Final = {
     "libpython3.11-stdlib": "PSF-2.0",
     "python3.11-minimal": "PSF-2.0",
 }
-PRCTL: Final = "python3-prctl"
 #: Packages with shared libraries.
 _LIBRARY_PARTS: Final = {
     "libbz2-1.0": "bzip2-1.0.6",
     "libc6": "LGPL-2.1-or-later",
-    "libcap2": "BSD-3-Clause OR GPL-2.0-only",
     "libexpat1": "MIT",
     "libffi8": "MIT",
     "libgcc-s1": "GPL-3.0-or-later WITH GCC-exception-3.1",
@@ -42,7 +40,7 @@ _LIBRARY_PARTS: Final = {
     "libuuid1": "BSD-3-Clause",
     "zlib1g": "Zlib",
 }
-LICENCES: Final = _PYTHON_PARTS | _LIBRARY_PARTS | {PRCTL: "GPL-3.0-or-later"}
+LICENCES: Final = _PYTHON_PARTS | _LIBRARY_PARTS
 _LIBRARIES_LEFT_OUT: Final = frozenset(
     {
         "libBrokenLocale.so.1",
@@ -58,7 +56,6 @@ _LIBRARIES_LEFT_OUT: Final = frozenset(
         "libformw.so.6",
         "libmenuw.so.6",
         "libpcprofile.so",
-        "libpsx.so.2",
         "libthread_db.so.1",
         "libtic.so.6",
     }
@@ -116,13 +113,6 @@ def make(workspace: Workspace, root: DebianRoot, staged: Path, place: Path) -> N
     ]
     command += ["--force-rpath", "--set-rpath", place / "lib", program]
     run(command, cwd=workspace.root, env=workspace.environment())
-
-
-def add_prctl(root: DebianRoot, modules: Path) -> None:
-    """Copy python-prctl into the folder `modules`."""
-    for path in root.files(PRCTL):
-        if "dist-packages" in path.parts:
-            _copy(root.at(path), modules / path.relative_to("/usr/lib/python3/dist-packages"))
 
 
 def argv(root: DebianRoot, staged: Path) -> list[str | Path]:

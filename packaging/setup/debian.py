@@ -78,7 +78,7 @@ BARE = ("dbus", "python3", "runc", "systemd-sysv")
 SOURCE = Recipe(
     "source12",
     "bookworm",
-    ("busybox-static", "python3-prctl"),
+    ("busybox-static", "python3"),
     tuple(path for path in LEFT_OUT if path != "usr/share/doc"),
 )
 ROOTS = (

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privileges, given up at the daemon's start: the only module that calls prctl(2).
-
-python-prctl does it where it is installed; it is not required (it needs libcap's headers to be
-built, and is GPL), and the same few calls are made through ctypes without it.
-"""
+"""Privileges, given up at the daemon's start: the only module that calls prctl(2)."""
 
 from __future__ import annotations
 
@@ -16,11 +12,6 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.errors import ErrorCode, UserError
-
-try:
-    import prctl
-except ImportError:  # the extra `prctl` is not installed
-    prctl = None
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -100,13 +91,9 @@ def drop_capabilities() -> None:
         if capability not in KEPT and _is_bounded(capability):
             _call(_PR_CAPBSET_DROP, capability)
     limit_to(KEPT)
-    if prctl is not None:
-        prctl.set_no_new_privs(True)
-        prctl.set_dumpable(False)
-    else:
-        _call(_PR_SET_NO_NEW_PRIVS, 1)
-        # Tenants' bundles pass through this memory; no debugger of another user reads it.
-        _call(_PR_SET_DUMPABLE, 0)
+    _call(_PR_SET_NO_NEW_PRIVS, 1)
+    # Tenants' bundles pass through this memory; no debugger of another user reads it.
+    _call(_PR_SET_DUMPABLE, 0)
 
 
 def limit_to(kept: Collection[int]) -> None:
@@ -148,10 +135,7 @@ def raise_priority() -> None:
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that started it is gone."""
-    if prctl is not None:
-        prctl.set_pdeathsig(signal.SIGKILL)
-    else:
-        _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _is_bounded(capability: int) -> bool:

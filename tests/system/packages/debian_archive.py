@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from .workspace import Workspace, run
+from packages.workspace import Workspace, run
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 MIRROR: Final = "http://deb.debian.org/debian"

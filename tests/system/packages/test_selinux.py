@@ -13,8 +13,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from packages import debian_archive, host_bundle, selinux
+from packages import host_bundle, selinux
 from packages.workspace import Workspace
+
+from . import debian_archive
 
 pytestmark = pytest.mark.needs("package")
 
