@@ -25,7 +25,6 @@ from gpushare.host.rooted_tree import RootedTree
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 _LOOK_SECONDS: Final = 1.0
-_IDLE_SECONDS: Final = 10.0  # where no card is in MPS mode
 _FINISH_SECONDS: Final = 2.0
 
 
@@ -62,7 +61,7 @@ class MpsSupervisor:
         # By card: the thread that ends its control daemon, which the next one has to wait for.
         self._ending: dict[str, Worker] = {}
         self._is_due = False
-        state.loop.every(lambda: _LOOK_SECONDS if self._cards else _IDLE_SECONDS, self._look)
+        state.loop.every(lambda: _LOOK_SECONDS, self._look)
 
     def changed(self) -> None:
         """Look soon, after a new quota, driver or configuration; returns at once."""
