@@ -24,7 +24,7 @@ from gpushare.host.driver import files
 from gpushare.host.rooted_tree import RootedTree
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
-_LOOK_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.8  # and the rest of a second to repair what it has found
 _FINISH_SECONDS: Final = 2.0
 
 

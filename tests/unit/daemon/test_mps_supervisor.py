@@ -57,7 +57,8 @@ def test_a_first_card_is_looked_at_within_a_second(
     waits: list[float] = []
     monkeypatch.setattr(node.loop, "every", lambda seconds, _: waits.append(seconds()))
     MpsSupervisor(node)
-    assert waits == [1.0]
+    [wait] = waits
+    assert wait < 1
 
 
 def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: FakeDaemon) -> None:
