@@ -100,7 +100,6 @@ def _of_claims(namespace: str, node: Node, ledger: Ledger) -> tuple[TenantCardUs
 # containers together never get more than `oversubscribe.host_memory`.
 
 _KEY = "oversubscribe"
-_SHOWN = 4  # containers that a refusal names
 
 
 def managed_bytes(  # noqa: PLR0913, PLR0917 - all that it depends on
@@ -152,20 +151,13 @@ def managed_bytes(  # noqa: PLR0913, PLR0917 - all that it depends on
 def _check_host_memory(size: int, own: frozenset[str], node: Node, ledger: Ledger) -> None:
     """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
     most = node.config.oversubscribe.host_memory_bytes
-    others = {
-        holder.title: reserved
-        for holder in ledger.holders
-        if holder.file not in own
-        if (reserved := sum(allocation.managed_bytes for allocation in holder.allocations))
-    }
-    taken = sum(others.values())
+    others = (holder.allocations for holder in ledger.holders if holder.file not in own)
+    taken = sum(allocation.managed_bytes for one in others for allocation in one)
     if taken + size <= most:
         return
-    named = [f"{name} {format_size(bytes_)}" for name, bytes_ in list(others.items())[:_SHOWN]]
-    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    holders = f" ({', '.join(named)}{more})" if named else ""
+    # Users of a cluster read this of their own pods: it names no other container.
     raise NoRoom(
         f"no host memory is left for {format_size(size)} of managed memory: {format_size(taken)} "
-        f"of {format_size(most)} (oversubscribe.host_memory) is reserved{holders}; request less "
+        f"of {format_size(most)} (oversubscribe.host_memory) is reserved; request less "
         "(oversubscribe), or see gpushare ps"
     )
