@@ -11,7 +11,7 @@ from pathlib import Path
 
 FACTS = Path(__file__).with_name("drivers.txt")
 UNKNOWN = "Unknown Error"  # NVML's words for a code that it does not know
-NEVER = 99999  # a CUDA version that there is not
+NEVER = 65535  # a CUDA version that there is not; libhook/cuda/symbols.h has 16 bits
 #: In the headers, and in no driver for Linux on servers: of Windows, and of Tegra.
 NOWHERE = frozenset({"cuWGLGetDevice", "cuEventCreateFromEGLSync"})
 

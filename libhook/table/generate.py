@@ -55,7 +55,7 @@ CUDA_NOTES = """ *
  * symbol   what the driver library exports
  * name     what a program asks cuGetProcAddress for
  * version  CUDA_VERSION from which `symbol` answers to `name`; an older driver has no such symbol
- *          (99999: no driver for Linux on servers has it)
+ *          (65535: no driver for Linux on servers has it)
  * stream   PER_THREAD: the per-thread default stream form (_ptsz, _ptds)
  *          LEGACY: a name that has such a form too; NONE: a name that has none
  *
