@@ -104,8 +104,8 @@ class DriverLoader:
             return
         state.node.driver = replace(driver, cards=driver.nvml.cards())
         if driver.contexts.renew(driver.nvml.driver_version):
-            self._measure_contexts(driver)
             state.limits.set_all_again()
+        self.measure_missing()  # also what the loss of the driver has interrupted
         sampler.settle(generation)
         state.ledger.changed()
 

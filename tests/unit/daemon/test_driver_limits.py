@@ -126,6 +126,17 @@ def test_only_a_context_that_was_not_measured_is_measured_again(
     assert asked == [driver]
 
 
+def test_a_measurement_that_lost_its_driver_is_made_when_the_driver_is_back(
+    limited: LimitedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[LoadedDriver] = []
+    monkeypatch.setattr(DriverLoader, "_measure_contexts", lambda _, driver: asked.append(driver))
+    loader = DriverLoader(limited.node)
+    loader.sampler = limited.node.sampler
+    limited.node.decide.run(lambda: loader.take_over(limited.driver.generation))
+    assert asked == [limited.node.node.loaded()]
+
+
 def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: LimitedNode) -> None:
     """The driver counts it while it is in system memory."""
     node = limited.node.node
