@@ -60,15 +60,8 @@ void cards_make_visible(void)
 {
 	const char *named = getenv(VISIBLE);
 
-	if (!named || strncmp(named, "GPU-", 4) != 0)
-		return;
-	for (unsigned card = 0; card < pages.card_count; card++) {
-		/* A MIG instance is never moved. */
-		if (strncmp(grant_card(card)->uuid, "GPU-", 4) != 0 ||
-			strstr(named, grant_card(card)->uuid))
-			return;
-	}
-	setenv(VISIBLE, grant_card(0)->uuid, 1);
+	if (named && *named && strcmp(named, pages.grant->first_uuid) == 0)
+		setenv(VISIBLE, grant_card(0)->uuid, 1);
 }
 
 CUresult cards_find(void)

@@ -12,7 +12,7 @@
 
 /* Before cuInit: a container that may be moved has the nodes of other cards, and gpushared names
  * its own in CUDA_VISIBLE_DEVICES. After a move that is the card that it came from: name the
- * granted one. What a program sets itself by index stays. */
+ * granted one. Any other value is a program's own, which the driver reads. */
 void cards_make_visible(void);
 
 /* Read the driver's devices once it is initialized; otherwise return its error. */

@@ -111,6 +111,9 @@ struct gpushare_grant_header { /* page 0; writer: daemon */
 	_Atomic uint32_t evicted;
 	/* 1: each of its processes has to be a client of gpushared's MPS server. */
 	_Atomic uint32_t mps;
+	/* Of a tenant with one card: its UUID when the tenant was made, NUL-terminated. gpushared
+	 * writes it into CUDA_VISIBLE_DEVICES. */
+	char first_uuid[48];
 };
 
 struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upwards */

@@ -32,7 +32,9 @@ NUMBERS: Final = (
 )
 #: struct -> fields whose place abi.py has, under the struct's name, and "bytes" for its size
 STRUCTS: Final = {
-    "grant_header": "magic abi_version card_count generation unbound heartbeat_ns key evicted mps",
+    "grant_header": (
+        "magic abi_version card_count generation unbound heartbeat_ns key evicted mps first_uuid"
+    ),
     "grant_card": (
         "uuid quota_bytes limit_bytes context_bytes overhead_bytes cores_percent "
         "utilization_percent managed_limit_bytes gate"

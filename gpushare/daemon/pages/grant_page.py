@@ -114,6 +114,9 @@ class GrantPage:
         grant._u32(abi.GRANT_HEADER_CARD_COUNT).value = len(cards)
         grant._u32(abi.GRANT_HEADER_UNBOUND).value = 1
         grant._text(abi.GRANT_HEADER_KEY, abi.GRANT_HEADER_KEY_BYTES, key)
+        if len(cards) == 1:
+            size = abi.GRANT_CARD_UUID_BYTES
+            grant._text(abi.GRANT_HEADER_FIRST_UUID, size, cards[0].uuid)
         grant.beat()
         grant._most = [0] * len(cards)
         for number, card in enumerate(cards):

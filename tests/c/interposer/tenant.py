@@ -57,6 +57,10 @@ class InterposedTenant:
     def set_context_bytes(self, context_bytes: int, card: int = 0) -> None:
         self.set_u64(card, abi.GRANT_CARD_CONTEXT_BYTES, context_bytes)
 
+    def set_first_uuid(self, uuid: str) -> None:
+        """Write that it was made with this card, from which it has been moved."""
+        self._set(self.grant, abi.GRANT_HEADER_FIRST_UUID, uuid.encode())
+
     def set_u64(self, card: int, field: int, value: int) -> None:
         self._set(self.grant, abi.grant_card_offset(card) + field, struct.pack("<Q", value))
 

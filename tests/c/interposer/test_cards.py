@@ -15,7 +15,12 @@ from .inside import inside
 from .paths import send
 
 FIRST, OTHERS, SECOND = 0, 1, 2  # the devices: the first card, one of others, the second card
+NO_DEVICE = 100
 UNAVAILABLE = 46
+UUIDS = [
+    f"GPU-{device_file.card_uuid(device_file.load_profile(T4)['uuid_seed'], index)}"
+    for index in range(3)
+]
 STEP = 64 * MIB  # of which every allocation takes whole chunks
 
 
@@ -115,6 +120,10 @@ def test_the_other_card_is_charged_and_refuses_and_is_given_back_to(
         ("2", [1]),
         ("{0}", [0]),
         ("1,2", [None, 1]),  # of which the first is others'
+        ("{2:.12},{0:.12}", [1, 0]),
+        ("{2:.12}", [1]),
+        ("{2:.12},GPU-ffffffff,{0}", [1]),  # the list ends at a name of no card
+        ("{0:.12},GPU-,{2}", [0]),  # and at one of several
     ],
 )
 @inside("cards")
@@ -122,9 +131,7 @@ def test_the_order_of_devices_is_the_program_s_own_and_the_account_follows(
     visible: str, granted: list[int | None], cards: ProgramContainer
 ) -> None:
     cards.tenant.set_memory(50 * MIB, card=1)
-    seed = device_file.load_profile(T4)["uuid_seed"]
-    uuids = [f"GPU-{device_file.card_uuid(seed, index)}" for index in range(3)]
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.format(*uuids)
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.format(*UUIDS)
     call("cuInit", 0)
     count = c_int()
     call("cuDeviceGetCount", byref(count))
@@ -139,3 +146,34 @@ def test_the_order_of_devices_is_the_program_s_own_and_the_account_follows(
         alloc((device + 1) * 2 * MIB)
         expected[card] = (device + 1) * 2
     assert used(cards) == expected
+
+
+@inside("cards")
+def test_a_list_that_begins_with_a_name_of_no_card_gives_no_device(
+    cards: ProgramContainer,
+) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = f"GPU-ffffffff,{UUIDS[0]}"
+    assert result_of(call, "cuInit", 0) == NO_DEVICE
+    assert used(cards) == [0, 0]
+
+
+@pytest.fixture
+def moved(simulated_container: SimulatedContainer) -> ProgramContainer:
+    """It was made with card 0, has the nodes of both cards, and was moved to card 1."""
+    container = simulated_container(2, [1])
+    container.tenant.set_first_uuid(UUIDS[0])
+    return container
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [("{0}", 0), ("{1}", 0), ("{0:.12}", UNAVAILABLE), ("{0},{1}", UNAVAILABLE)],
+)
+@inside("moved")
+def test_after_a_move_the_name_that_gpushared_wrote_is_the_card_that_it_has_and_no_other_is(
+    visible: str, found: int, moved: ProgramContainer
+) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.format(*UUIDS)
+    call("cuInit", 0)
+    assert result_of(context, 0) == found
+    assert moved.tenant.used()[1] == (found == 0)  # its contexts

@@ -83,6 +83,15 @@ def test_a_new_quota_counts_the_generation_up(directory: int) -> None:
     assert (again.generation, again.card_count) == (2, 1)
 
 
+def test_a_page_keeps_the_card_that_the_tenant_was_made_with_when_it_is_moved(
+    directory: int, tmp_path: Path
+) -> None:
+    grant = GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", GIB, 0, 0)])
+    grant.set_uuid(0, "GPU-b")
+    page = (tmp_path / "grant").read_bytes()
+    assert page[abi.GRANT_HEADER_FIRST_UUID :].startswith(b"GPU-a\0")
+
+
 def test_a_page_never_has_a_limit_below_its_quota(
     directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
