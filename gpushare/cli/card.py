@@ -14,7 +14,7 @@ from gpushare.cli.status import available, colour
 from gpushare.cli.text import count, printable, table, terminal_table
 from gpushare.client import RequestRefused, UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus, UserError
-from gpushare.quota.keys import POLICIES
+from gpushare.quota.keys import POLICIES, is_beginning, is_card
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def uncordon(session: Session, card: str) -> None:
 
 
 def _is(card: CardRow, name: str) -> bool:
-    short = len(name) >= 8 and card["uuid"].startswith(name)  # as the daemon takes it
-    return short or name in {str(card["index"]), card["uuid"]}
+    uuid = card["uuid"]  # as the daemon takes it
+    return is_card(name, card["index"], uuid, card["bus_id"]) or is_beginning(name, uuid)
 
 
 def _policies(cards: list[CardRow]) -> str:

@@ -21,6 +21,7 @@ from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import DEVICES, ENV, HOOKS, MOUNTS, RULES, SpecPath
 from gpushare.oci.spec import Spec
 from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import CARD_NAME
 from gpushare.quota.request import VISIBLE_DEVICES, EngineCards
 
 _NODES: Final = "the CDI device or --device"
@@ -385,8 +386,6 @@ _KINDS: Final[Mapping[str, HookKind]] = {
     "nvidia-ctk": "cdi",
 }
 _WRAPPED: Final = ".real"  # the toolkit's container installs each program behind a script
-# `0:1` is MIG instance 1 of card 0.
-_CARD_NAME: Final = re.compile(r"[0-9]{1,3}(:[0-9]{1,3})?|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
 # Drivers before 470 name one so (libnvidia-container, src/nvc_info.c).
 _OLD_INSTANCE: Final = re.compile(r"MIG-GPU-[0-9A-Za-z/-]{1,96}", re.ASCII)
 _CDI_KIND: Final = "nvidia.com/gpu="
@@ -442,7 +441,7 @@ def cards(text: str, source: str) -> EngineCards | None:
     part = next((name for name in names if _OLD_INSTANCE.fullmatch(name)), None)
     if part is not None:
         raise instance(source, part)
-    if not all(_CARD_NAME.fullmatch(name) for name in names):
+    if not all(map(CARD_NAME.fullmatch, names)):
         raise QuotaError(source, value, "is not a list of cards", "name them by index or UUID")
     devices = tuple(dict.fromkeys(names))
     if devices == tuple(str(index) for index in range(len(devices))):

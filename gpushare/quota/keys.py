@@ -45,6 +45,10 @@ from gpushare.quota.values import (
 MAX_CARDS: Final = 16  # GPUSHARE_MAX_CARDS of gpushare_abi.h
 #: An item of each list that has a form, and what is wrong with any other text.
 CARD: Final = "[0-9]{1,3}(:[0-9]{1,3})?|(GPU|MIG)-[0-9A-Za-z-]{1,64}"
+#: One card as node and engines read it: also its PCI address (nvidia-smi's form), and in any case.
+CARD_NAME: Final = re.compile(
+    rf"{CARD}|[0-9A-F]{{1,8}}:[0-9A-F]{{2}}:[0-9A-F]{{2}}[.]0", re.ASCII | re.IGNORECASE
+)
 BAD_CARD: Final = BadValue(
     "is not a list of cards", "write indices or UUIDs, e.g. 0,2 or GPU-4f1c..."
 )
@@ -77,9 +81,21 @@ def parse_devices(text: str) -> tuple[str, ...]:
     items = parse_list(text)
     if len(items) > MAX_CARDS:
         raise BadValue("names too many cards", f"write at most {MAX_CARDS}")
-    if not all(re.fullmatch(CARD, item, re.ASCII) for item in items):
+    if not all(map(CARD_NAME.fullmatch, items)):
         raise BAD_CARD
     return tuple(str(int(item)) if item.isdigit() else item for item in items)
+
+
+def is_card(name: str, index: int, uuid: str, bus_id: str) -> bool:
+    """Whether `name` is the index, the UUID or the PCI address of a card, in any case."""
+    wanted = name.casefold()
+    # The domain may be shorter than NVML's eight digits.
+    return wanted in {str(index), uuid.casefold()} or wanted.zfill(16) == bus_id.casefold()
+
+
+def is_beginning(name: str, uuid: str) -> bool:
+    """Whether `name` is a beginning of a card's UUID that tells it from others, in any case."""
+    return len(name) > len("GPU-") and uuid.casefold().startswith(name.casefold())
 
 
 def parse_capabilities(text: str) -> tuple[str, ...]:

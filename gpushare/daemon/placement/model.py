@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gpushare.quota.keys import is_beginning
 from gpushare.quota.size import format_size
 from gpushare.settings import CardRule
 
@@ -223,8 +224,8 @@ class CardCapacity:
 
 
 def matches_card(name: str, card: Card) -> bool:
-    """Whether `name` is this card's UUID or words of its model, in any case: `h200`."""
-    return name == card.uuid or name.casefold() in card.model.casefold()
+    """Whether `name` begins this card's UUID or is words of its model, in any case: `h200`."""
+    return is_beginning(name, card.uuid) or name.casefold() in card.model.casefold()
 
 
 LESS: Final = "request less"

@@ -16,6 +16,7 @@ from typing import Final
 from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle
 from gpushare.daemon.policy import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
+from gpushare.quota.keys import is_beginning, is_card
 from gpushare.quota.request import Percent
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest
 from gpushare.quota.size import format_size
@@ -291,18 +292,24 @@ def candidate_cards(
 
 
 def find_card(name: str, capacities: Sequence[CardCapacity]) -> CardCapacity:
-    """Return the card that `name` is: its index, its UUID or the start of it; NoSuchCard.
+    """Return the card that `name` is, in any case; NoSuchCard.
 
-    `0:1` is a MIG instance, as NVIDIA's tools name it.
+    It is its index, its UUID or PCI address, or a beginning of the UUID that no other card's has,
+    as CUDA takes it. `0:1` is a MIG instance, as NVIDIA's tools name it.
     """
     for capacity in capacities:
         card = capacity.card
-        if name in {str(card.index), card.uuid, *(card.instance.names if card.instance else ())}:
+        bus_id = "" if card.instance else card.bus_id
+        if is_card(name, card.index, card.uuid, bus_id):
             return capacity
-    # As nvidia-smi does, a UUID may be shortened as long as it is one card's only.
-    close = [capacity for capacity in capacities if capacity.card.uuid.startswith(name)]
-    if len(name) >= 8 and len(close) == 1:
+        if card.instance and name in card.instance.names:
+            return capacity
+    close = [capacity for capacity in capacities if is_beginning(name, capacity.card.uuid)]
+    if len(close) == 1:
         return close[0]
+    if close:
+        cards = " and ".join(str(capacity.card.index) for capacity in close)
+        raise NoSuchCard(f"{name} is the beginning of the UUIDs of cards {cards}; write more of it")
     raise NoSuchCard(f"card {name} does not exist: {_there_are(capacities)}; see gpushare ls")
 
 

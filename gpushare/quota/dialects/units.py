@@ -330,8 +330,11 @@ def _visible(text: str) -> Amount:
     if re.fullmatch(r"no-gpu-has-[0-9]+[A-Za-z]*-to-run", stripped):
         rule = "is an error of ACK's device plugin, which found no card with that memory"
         raise BadValue(rule, "request less, or see the plugin's log on the node")
+    # As NVIDIA's toolkit: it passes over an empty item, and a card may be listed twice
+    # (libnvidia-container, src/cli/common.c).
     items = [item.rpartition("=")[2].strip() for item in stripped.split(",")]
-    return None if "all" in items else ",".join(items)
+    names = dict.fromkeys(item for item in items if item)
+    return None if "all" in names else ",".join(names) or None
 
 
 #: Images set `all` themselves, which is no user's choice of cards.

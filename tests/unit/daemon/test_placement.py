@@ -96,22 +96,35 @@ def test_the_refusal_of_a_named_card_speaks_of_no_other() -> None:
     ("request_", "found"),
     [
         (share(1, devices=("0",)), [0]),
-        (share(1, devices=("GPU-12345678-9",)), [1]),
-        (share(1, devices=("GPU-1234",)), [1]),
+        (share(1, devices=("GPU-5a00",)), [1]),
+        (share(1, devices=("GPU-5a",)), [1]),
+        (share(1, devices=("gpu-5A00",)), [1]),
+        (share(1, devices=("0000:3b:00.0",)), [1]),
+        (share(1, devices=("00000000:3B:00.0",)), [1]),
+        (share(1, devices=("GPU-",)), "card GPU- does not exist"),
+        (share(1, devices=("0001:3b:00.0",)), "card 0001:3b:00.0 does not exist"),
+        (
+            share(1, devices=("GPU-5",)),
+            "GPU-5 is the beginning of the UUIDs of cards 1 and 2; write more of it",
+        ),
         (share(1, minors=(5,)), [0]),
-        (PlacementRequest(whole=True, count=None), [0, 1]),
-        (share(1, devices=("7",)), "card 7 does not exist: this machine has 0 (H200), 1 (H200)"),
+        (PlacementRequest(whole=True, count=None), [0, 1, 2]),
+        (
+            share(1, devices=("7",)),
+            "card 7 does not exist: this machine has 0 (H200), 1 (H200), 2 (H200)",
+        ),
         (share(1, minors=(7,)), "/dev/nvidia7 is not a card of this machine"),
-        (share(1, count=4), "4 cards are requested, and there are 2 to choose from"),
-        (share(1, count=2, devices=("1", "GPU-1234")), "1 and GPU-1234 are the same card"),
+        (share(1, count=4), "4 cards are requested, and there are 3 to choose from"),
+        (share(1, count=2, devices=("1", "GPU-5A")), "1 and GPU-5A are the same card"),
     ],
 )
-def test_cards_are_named_by_index_minor_uuid_and_the_start_of_a_uuid(
+def test_cards_are_named_by_index_minor_pci_address_and_a_beginning_of_a_uuid(
     request_: PlacementRequest, found: list[int] | str
 ) -> None:
     rooms = (
         replace(room(0), card=replace(card(0), minor=5)),
-        replace(room(1), card=replace(card(1), uuid="GPU-12345678-9")),
+        replace(room(1), card=replace(card(1), uuid="GPU-5a00", bus_id="00000000:3B:00.0")),
+        replace(room(2), card=replace(card(2), uuid="GPU-5b00")),
     )
     if isinstance(found, list):
         assert indices(place_request(request_, rooms)) == found
