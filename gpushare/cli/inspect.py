@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from gpushare.cli import session as shared
 from gpushare.cli.session import container_argument
 from gpushare.cli.status import (
-    RUN_STATES,
     cores,
     cores_used,
     latency_class,
@@ -19,6 +18,7 @@ from gpushare.cli.status import (
     throttled,
 )
 from gpushare.cli.text import count, printable
+from gpushare.protocol.rows import RUN_STATES
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def _time(seconds: float) -> str:
 
 def _since(intervention: Intervention) -> str:
     reason = f", reason: {intervention['reason']}" if intervention["reason"] else ""
-    return f"since {_time(intervention['since'])}, by {intervention['by']}{reason}"
+    since = "" if intervention["since"] is None else f"since {_time(intervention['since'])}, "
+    return f"{since}by {intervention['by']}{reason}"
 
 
 def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:

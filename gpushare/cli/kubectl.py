@@ -25,6 +25,7 @@ from gpushare.kubernetes.cluster import ClusterCard, ClusterContainer
 from gpushare.kubernetes.cluster.kubectl import connect, current_namespace, run_kubectl
 from gpushare.kubernetes.cluster.survey import ClusterNode, ClusterSurvey, problems
 from gpushare.kubernetes.cluster.verify import ClusterTrial
+from gpushare.protocol.rows import RUN_STATES
 from gpushare.quota.size import format_size
 
 PROGRAM: Final = "kubectl gpushare"
@@ -274,7 +275,7 @@ def _container(one: ClusterContainer) -> tuple[str, ...]:
         one["node"],
         "-" if one["index"] is None else str(one["index"]),
         _memory(one),
-        one["state"] if one["state"] in status.RUN_STATES.values() else _cores(one),
+        one["state"] if one["state"] in RUN_STATES.values() else _cores(one),
         one["policy"] or "-",
         status.throttled_part(one["throttled"]),
         one["isolation"] or "-",

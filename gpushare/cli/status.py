@@ -13,6 +13,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.session import TRY
 from gpushare.cli.text import local_time, printable, terminal_table
 from gpushare.errors import ExitStatus, UserError
+from gpushare.protocol.rows import RUN_STATES
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
@@ -181,14 +182,6 @@ WIDE = (
     "FORCED LAUNCHES",
     "HUNG",
 )
-#: The state of a container that does not run, by its cause; the first one that applies.
-RUN_STATES: Final = {
-    "stop": "stopping",
-    "operator": "paused",
-    "idle": "paused",
-    "audit": "frozen",
-    "unknown": "frozen",
-}
 
 
 @shared.command("ps")
@@ -214,11 +207,11 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     share that it requested; - means none or unknown. ~97 is the driver's figure, in whole percent:
     gpushare does not meter a container that is alone on its card or has a whole card. ? means that
     the scheduler does not respond. For a stopped container the column shows paused (`gpushare
-    pause`, or idle.action), frozen (by the audit) or stopping (`gpushare stop`); for a container
-    whose memory is in host memory, since when it is evicted, with (waits) if its program waits for
-    its restore (`gpushare evict`); for a container that holds memory without using its cards, since
-    when it is idle (idle in gpushare.yaml). POLICY is the policy in effect, which `gpushare card
-    policy` can override.
+    pause`, `docker pause`, or idle.action), frozen (by the audit) or stopping (`gpushare stop`);
+    for a container whose memory is in host memory, since when it is evicted, with (waits) if its
+    program waits for its restore (`gpushare evict`); for a container that holds memory without
+    using its cards, since when it is idle (idle in gpushare.yaml). POLICY is the policy in effect,
+    which `gpushare card policy` can override.
 
     STOPPED AT is there if a container has a time limit (time-limit). Below the table are the starts
     that wait for room (gpushare queue).
@@ -359,7 +352,7 @@ def memory_use(used: int, quota: int, limit: int) -> str:
 
 
 def run_state(tenant: TenantStatus) -> str:
-    """Return "stopping", "paused" (operator, idle.action), "frozen" (audit), or "" if it runs."""
+    """Return a state of RUN_STATES, or "" if the container runs."""
     by = {intervention["by"] for intervention in tenant["interventions"]}
     return next((state for one, state in RUN_STATES.items() if one in by), "")
 

@@ -332,6 +332,13 @@ def _is_beneath(path: str, parent: str) -> bool:
     return path == parent or path.startswith(f"{parent.rstrip('/')}/")
 
 
+def is_frozen(record: TenantRecord) -> bool:
+    """Whether the cgroup of a running tenant is frozen, whoever did it."""
+    path = record.cgroup.partition(":")[2]
+    groups = (cgroup_freezer(f"{hierarchy}:{path}", _hierarchies()) for hierarchy in _KINDS)
+    return record.state == "bound" and any(group.is_frozen() for group in groups if group)
+
+
 def runs_unbound(record: TenantRecord) -> bool:
     """Whether something runs in the container of a reservation."""
     return (

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
+from gpushare.protocol.rows import RUN_STATES
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 ProblemLevel = Literal["error", "warning"]
 #: A container that waits for less than this part of the time is not listed.
 LEAST_THROTTLED: Final = 0.05
-_STATES: Final = {"operator": "paused", "audit": "frozen", "stop": "stopping"}
 
 
 class DashboardProblem(TypedDict):
@@ -125,7 +125,7 @@ def _of_card(card: CardRow) -> Iterator[DashboardProblem]:
 def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
     name, key = name_of(tenant), tenant["key"]
     for intervention in tenant["interventions"]:
-        state = _STATES.get(intervention["by"], "frozen")
+        state = RUN_STATES.get(intervention["by"], "frozen")
         level: ProblemLevel = "error" if state == "frozen" else "warning"
         reason = f": {intervention['reason']}" if intervention["reason"] else ""
         yield _problem(level, f"{name} is {state}{reason}", key=key)

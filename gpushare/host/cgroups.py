@@ -152,6 +152,9 @@ class CgroupFreezer(Protocol):
     def is_set(self) -> bool:
         """Whether this group itself, not a parent, is set to be frozen."""
 
+    def is_frozen(self) -> bool:
+        """Whether its processes are frozen, by this group or a parent."""
+
     def kill(self, seconds: float) -> bool:
         """Kill all processes and thaw the group. False if some are left after `seconds`."""
 
@@ -187,6 +190,10 @@ class CgroupV2Freezer:
     def is_set(self) -> bool:
         """See CgroupFreezer."""
         return _read(self.file) == "1"
+
+    def is_frozen(self) -> bool:
+        """See CgroupFreezer."""
+        return "frozen 1" in _read(self.directory / "cgroup.events")
 
     def kill(self, seconds: float) -> bool:
         """See CgroupFreezer. SIGKILL reaches frozen processes (cgroup-v2.rst, cgroup.freeze).
@@ -261,6 +268,10 @@ class CgroupV1Freezer:
     def is_set(self) -> bool:
         """See CgroupFreezer."""
         return _read(self.directory / "freezer.self_freezing") == "1"
+
+    def is_frozen(self) -> bool:
+        """See CgroupFreezer."""
+        return _read(self.file) == "FROZEN"
 
     def kill(self, seconds: float) -> bool:
         """See CgroupFreezer."""

@@ -186,12 +186,25 @@ class TenantCard(TypedDict):
     compute: CardComputeUsage
 
 
+#: The state of a container that does not run, by its cause; the first one that applies.
+RUN_STATES: Final = {
+    "stop": "stopping",
+    "operator": "paused",
+    "idle": "paused",
+    "audit": "frozen",
+    "unknown": "frozen",
+    "engine": "paused",
+}
+
+
 class Intervention(TypedDict):
     """A pause, freeze or stop of a tenant."""
 
-    by: str  # operator, idle (paused) | audit (frozen) | stop (all processes are to exit)
+    # operator, idle, engine (paused; engine: by a program that is not gpushare) | audit, unknown
+    # (frozen; unknown: before gpushared started) | stop (all processes are to exit)
+    by: str
     reason: str
-    since: float  # seconds since the epoch
+    since: float | None  # seconds since the epoch; None: not known
 
 
 class TenantEviction(TypedDict):
@@ -249,7 +262,7 @@ class TenantRow(_Class):
     policy: str  # its own
     priority: int  # among offline tenants, 0 is served first
     isolation: str  # driver | interposer | audited | advisory | exclusive | mps
-    interventions: list[Intervention]  # frozen while there is one by operator, idle or audit
+    interventions: list[Intervention]  # it runs while there is none but stop
     created: float
     idle_since: float | None  # None: not idle by idle of gpushare.yaml
     eviction: TenantEviction | None  # None: its memory is on its cards

@@ -13,6 +13,7 @@ from typing import Final, cast
 from gpushare import abi
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.freezer import is_frozen
 from gpushare.daemon.identity import processes
 from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import CHECKED, GATE
@@ -241,8 +242,10 @@ def _user(record: TenantRecord) -> int | None:
 
 
 def interventions(record: TenantRecord, ledger: Ledger) -> list[Intervention]:
-    """Return what froze, paused or is stopping a tenant."""
+    """Return what froze, paused or is stopping a tenant; another program: "engine"."""
     freezes = ledger.freezes.of(record.key)
+    if not freezes and is_frozen(record):
+        return [Intervention(by="engine", reason="", since=None)]
     return [Intervention(by=freeze.by, reason=freeze.why, since=freeze.since) for freeze in freezes]
 
 

@@ -29,6 +29,7 @@ from gpushare.daemon.views.rows import CardShares, card_index, driver_bytes, ten
 from gpushare.oci.driver_files import CUDA
 from gpushare.protocol import MAX_REPLY_BYTES
 from gpushare.protocol.rows import (
+    RUN_STATES,
     Intervention,
     ProcessCard,
     TenantCard,
@@ -254,7 +255,9 @@ def _intervention_warning(title: str, intervention: Intervention) -> str:
     why = f": {intervention['reason']}" if intervention["reason"] else ""
     if intervention["by"] == "stop":
         return f"{title} is stopping{why}"
-    how = "paused" if intervention["by"] in {"operator", "idle"} else "frozen"
+    if intervention["by"] == "engine":
+        return f"{title} is paused, not by gpushare; resume it where it was paused: docker unpause"
+    how = RUN_STATES.get(intervention["by"], "frozen")
     return f"{title} is {how} ({intervention['by']}{why}); gpushare resume {title} resumes it"
 
 

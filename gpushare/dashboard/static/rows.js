@@ -45,7 +45,8 @@ export function evictedState(evicted) {
   return evicted.waits_since === null ? state : `${state}, waits`;
 }
 
-const STATES = { stop: "stopping", operator: "paused", audit: "frozen" };
+// As RUN_STATES of gpushare/protocol/rows.py; else frozen.
+const STATES = { stop: "stopping", operator: "paused", idle: "paused", engine: "paused" };
 
 export function stateOf(tenant) {
   const by = tenant.interventions.map((one) => one.by);

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from gpushare.kubernetes.cluster import ClusterCard, ClusterContainer
-
-#: The state of a container that does not run, by its cause; the first one that applies.
-_STOPPED: Final = {"stop": "stopping", "operator": "paused", "idle": "paused"}
+from gpushare.protocol.rows import RUN_STATES
 
 
 class BadFigures(ValueError):
@@ -57,7 +55,7 @@ def _card(node: str, row: Mapping[str, Any]) -> ClusterCard:
 def _container(node: str, row: Mapping[str, Any], part: Mapping[str, Any]) -> ClusterContainer:
     compute, pod, used = part["compute"], row["pod"] or {}, part["utilization"]
     causes = [one["by"] for one in row["interventions"]]
-    stopped = next((state for by, state in _STOPPED.items() if by in causes), "frozen")
+    stopped = next((state for by, state in RUN_STATES.items() if by in causes), "frozen")
     return {
         "namespace": pod.get("namespace", ""),
         "pod": pod.get("name", ""),

@@ -81,6 +81,7 @@ def test_a_frozen_process_does_nothing_until_it_is_thawed(
         wait_until(lambda: had() > 0)
         assert group.freeze()
         assert group.is_set()
+        assert group.is_frozen()
         # What it had been given is accounted at the next tick; from then on nothing comes to it.
         settled = [had()]
         subprocess.run(
@@ -90,6 +91,7 @@ def test_a_frozen_process_does_nothing_until_it_is_thawed(
         assert settled[1] - settled[0] <= 1
         group.thaw()
         assert not group.is_set()
+        wait_until(lambda: not group.is_frozen())
         wait_until(lambda: had() > settled[1] + 1)
         process.kill()
 

@@ -93,7 +93,11 @@ def test_docker_runs_restarts_and_stops(own: Stack, client: DockerClient, bind: 
             holds(tenant)
         client("pause", name)
         assert client.state(name)["Status"] == "paused"
+        [row] = own.client.tenants()
+        assert [one["by"] for one in row["interventions"]] == ["engine"]
         client("unpause", name)
+        [row] = own.client.tenants()
+        assert row["interventions"] == []
 
 
 @pytest.mark.parametrize("pid", ["CONTAINER", "NODE"])

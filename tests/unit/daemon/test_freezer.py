@@ -19,7 +19,9 @@ from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.store.record import FreezeRecord, TenantState
+from gpushare.daemon.views.rows import interventions
 from gpushare.host.cgroups import CgroupFreezer
+from gpushare.protocol.rows import RUN_STATES
 
 from . import fakes
 from .fakes import FakeDaemon
@@ -50,6 +52,9 @@ class FakeCgroup:
         self.frozen = False
 
     def is_set(self) -> bool:
+        return self.frozen
+
+    def is_frozen(self) -> bool:
         return self.frozen
 
     def is_empty(self, seconds: float) -> bool:
@@ -290,6 +295,25 @@ def test_a_freeze_and_thaw_by_another_program_is_forgotten(
     held.freezer.enforce()
     assert words(held) == []
     assert not group.frozen
+
+
+def test_a_pause_by_another_program_is_shown_as_long_as_it_lasts(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    record = held.ledger.entries[KEY]
+
+    def shown() -> list[str]:
+        return [RUN_STATES[one["by"]] for one in interventions(record, held.ledger)]
+
+    assert shown() == []
+    group.frozen = True  # docker pause
+    assert shown() == ["paused"]
+    held.freezer.freeze(KEY, "audit", "over by 1 GiB")
+    assert shown() == ["frozen"]
+    held.freezer.release(KEY, "audit")
+    assert shown() == ["paused"]
+    group.frozen = False
+    assert shown() == []
 
 
 @pytest.mark.parametrize(
