@@ -350,8 +350,9 @@ def quotas() -> Iterator[str]:
         (f"`{key.annotation}`", f"`{key.env}`", values(key), key.meaning) for key in KEYS.values()
     ]
     yield from table(("annotation", "environment", "value", "meaning"), rows)
-    yield "Sizes are binary: `4GiB`, `4Gi`, `4g`, `512MiB`, `512m`. `4G`, `4GB` and `4` are"
-    yield "refused, because they are ambiguous."
+    yield "Sizes are binary: `4GiB`, `4Gi`, `4g`, `512MiB`, `512m`. `4G`, `4GB` and `4gb` are 4 GiB"
+    yield "in variables and options, as for `docker run -m`. In annotations they are refused:"
+    yield "`4G` is decimal in Kubernetes. `4` is refused everywhere."
     yield ""
     yield "gpushare also accepts the keys of HAMi, ACK, qGPU, mGPU, NVIDIA's own components and"
     yield "others: see [other systems' keys](dialects.md)."

@@ -84,7 +84,7 @@ class QuotaValue(click.ParamType[str]):
         """Return `value`; UsageError if the key cannot have it."""
         text = str(value)
         try:
-            self._key.parse(text)
+            self._key.parse(self._key.certain(text))
         except BadValue as bad:
             fix = f"{bad.fix[0].upper()}{bad.fix[1:]}."
             raise BadKeyValue(f"{quoted(text)} {bad.rule}. {fix}", fix, ctx, param) from bad

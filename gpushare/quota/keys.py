@@ -23,7 +23,7 @@ from gpushare.quota.request import (
     Value,
     ValueSource,
 )
-from gpushare.quota.size import parse_size
+from gpushare.quota.size import dockers_size, parse_size
 from gpushare.quota.values import (
     Choice,
     PercentOfMemory,
@@ -171,6 +171,10 @@ class Key:
     def env(self) -> str:
         """The environment variable that requests it."""
         return ENV_PREFIX + self.name.upper().replace("-", "_")
+
+    def certain(self, text: str) -> str:
+        """Return `text` of a variable or an option: a size as `docker run -m` takes it."""
+        return dockers_size(text) if self.parse in (parse_size, parse_oversubscription) else text
 
 
 def choice_key(name: str, choices: tuple[str, ...], meaning: str) -> Key:
@@ -348,8 +352,10 @@ def read(name: str, source: ValueSource, text: str, known: Mapping[str, Key]) ->
     key = known.get(name)
     if key is None:
         raise _unknown(name, source, text, known)
+    certain = key.certain(text) if source.kind in {"env", "option", "operator"} else text
     try:
-        return RequestedValue(text, key.parse(text), source)
+        written = "" if certain == text else text
+        return RequestedValue(certain, key.parse(certain), source, written=written)
     except BadValue as bad:
         raise QuotaError(str(source), text, bad.rule, bad.fix) from bad
 

@@ -62,7 +62,7 @@ class ValueSource:
 class RequestedValue:
     """One value: its canonical text, what it means, and where it was written.
 
-    `written` is the original text, if another system's key states it in that system's own unit.
+    `written` is the original text, if its unit is another system's or docker's.
     """
 
     text: str

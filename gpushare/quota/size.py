@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory sizes: text to bytes and back. All units are binary.
 
-`4GiB`, `4Gi` and docker's `4g` are 4 x 2^30 bytes. `4G` and `4GB` are powers of ten to some
-programs and of two to others, `4` is bytes to docker and GiB to some schedulers: all are refused.
+`4GiB`, `4Gi` and docker's `4g` are 4 x 2^30 bytes. `4G` and `4GB` are powers of ten to Kubernetes
+and of two to docker: `parse_size` refuses them, and where only docker's users write, `dockers_size`
+is before it. `4` is bytes to docker and GiB to some schedulers, and is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,19 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 2**63 - 1
 _SHIFTS: Final = {"k": 10, "m": 20, "g": 30, "t": 40}
+_DOCKERS: Final = re.compile(
+    r"((?:host:)?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s?([KMGT]|[kmgt](?=[bB]))[bB]?", re.ASCII
+)
 _SIZE: Final = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s?([A-Za-z]{0,3})", re.ASCII)
+
+
+def dockers_size(text: str) -> str:
+    """Return `text` with a unit that is certain: `4GiB` for `4G`, `4GB` and `4gb`.
+
+    `docker run -m` takes all of them for powers of two (docker/go-units, RAMInBytes).
+    """
+    match = _DOCKERS.fullmatch(text.strip())
+    return text if match is None else f"{match[1]}{match[2].upper()}iB"
 
 
 def parse_size(text: str) -> int:

@@ -193,7 +193,7 @@ def _own(container: Container) -> Iterator[dict[str, Any]]:
     for name, value in container.env.items():
         if is_quota(name):
             known = BY_ENV.get(name)
-            means = _canonical(known, value.text)
+            means = _canonical(known, known.certain(value.text) if known else "")
             yield _explained_key("env", name, value, OURS, _meaning(known), means)
 
 

@@ -110,7 +110,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB => CUDA_
 RuntimeError: CUDA error: an illegal memory access was encountered => CUDA_ERROR_ILLEGAL_ADDRESS
 cuModuleLoadData failed: CUDA_ERROR_INVALID_PTX (218) => CUDA_ERROR_INVALID_PTX
 gpushare: no card has room for 200 GiB: card 0 has 126 of 140 GiB available => no-room
-gpushare: env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or => ambiguous-size
+gpushare: annotation gpushare.io/memory=4G: ambiguous: 4 GiB = 4294967296 bytes => ambiguous-size
 ValueError: Bfloat16 is only supported on GPUs with compute capability of at least => vllm-bf16
 Failed to initialize NVML: Driver/library version mismatch => NVML_ERROR_LIB_RM_VERSION_MISMATCH
 CUDA driver version is insufficient for CUDA runtime version => cudaErrorInsufficientDriver

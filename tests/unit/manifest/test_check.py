@@ -236,8 +236,8 @@ def test_a_variable_of_ours_alone_in_a_pod_is_a_warning() -> None:
 
 
 IN_COMPOSE = """
-services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4G}}} => 1:57: env GPUSHARE_MEMORY=4G:
-    ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes. Write 4GiB or 4000000000B.
+services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4Q}}} => 1:57: env GPUSHARE_MEMORY=4Q:
+    not a size. Write e.g. 4GiB.
 services: {a: {image: i, environment: {A: {}}}} => 1:43: env A: a mapping, but must be text or a
     number or true or false. Write text.
 services: {a: {image: i, environment: [1]}} => 1:40: services.a.environment[0]=1: a number, but must

@@ -66,7 +66,7 @@ CASES: dict[str, Made] = {
     "a whole card": plain("GPUSHARE_COUNT=1"),
     "above a ceiling": plain("GPUSHARE_MEMORY=100GiB"),
     "cores alone": plain("GPUSHARE_CORES=30"),
-    "no size": plain("GPUSHARE_MEMORY=4G"),
+    "no size": plain("GPUSHARE_MEMORY=4Q"),
     "no key": plain("GPUSHARE_MEMROY=4GiB"),
     "HAMi's": plain("CUDA_DEVICE_MEMORY_LIMIT=4g", "CUDA_DEVICE_SM_LIMIT=30"),
     "two dialects": plain("CUDA_DEVICE_MEMORY_LIMIT=4g", "GPUSHARE_MEMORY=2GiB"),

@@ -18,6 +18,7 @@ from gpushare.quota.keys import KEYS, POLICIES
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import EngineCards, QuotaRequest, ValueSource
 from gpushare.quota.request_policy import Dialects, EnvTrust
+from gpushare.quota.size import parse_size
 from tests.unit.quota.records import rows
 
 GIB = 1 << 30
@@ -323,9 +324,27 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
             assert found.requested[name].text == text
 
 
+@pytest.mark.parametrize("text", ["4G", "4GB", "4gb", " 4 gB", "4g", "4096M"])
+def test_variables_and_options_take_a_size_as_docker_does(text: str) -> None:
+    for asked in (
+        parse_request({}, {"GPUSHARE_MEMORY": text}),
+        parse_request({}, {}, options={"memory": text}),
+        parse_request({"gpushare.io/memory": "1GiB"}, {}, operator={"memory": text}),
+    ):
+        found = asked.valid()
+        assert found.memory_bytes == 4 * GIB
+        assert parse_size(found.requested["memory"].text) == 4 * GIB  # as the ledger reads it
+        assert found.requested["memory"].shown == text
+
+
+def test_a_size_of_host_memory_is_taken_likewise() -> None:
+    asked = parse_request({}, {"GPUSHARE_MEMORY": "1g", "GPUSHARE_OVERSUBSCRIBE": "host:8GB"})
+    assert asked.valid().oversubscribe == "host:8GiB"
+
+
 REFUSALS = """\
 annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.
-env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes.
+annotation gpushare.io/memory=4G: ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes.
     Write 4GiB or 4000000000B.
 env GPUSHARE_CORES=0: not a share of a card in percent. Write a whole number from 1 to 100.
 annotation gpushare.io/cores=101: not a share of a card in percent.
