@@ -53,7 +53,8 @@ def read(path: str | Path, text: str | None = None) -> ManifestFile:
     if is_file and not parsed.roots:
         raise ManifestError(path, Fault(0, 0, "is empty. Use a manifest that has containers"))
     kinds = kubernetes.KubernetesReader(text, MAX_VALUES)
-    documents = [document for root in parsed.roots for document in _documents(root, kinds)]
+    folder = None if path == STDIN else Path(path).parent
+    documents = [document for root in parsed.roots for document in _documents(root, kinds, folder)]
     values = _count_values(path, parsed.roots, documents)
     _give_claims(documents)
     return ManifestFile(path, text, parsed.roots, tuple(documents), parsed.duplicates, values)
@@ -65,13 +66,15 @@ def _text(path: str) -> str:
     return read_text(Path(path), MAX_BYTES, _WHAT)
 
 
-def _documents(root: YamlNode, kinds: kubernetes.KubernetesReader) -> Iterator[Document]:
+def _documents(
+    root: YamlNode, kinds: kubernetes.KubernetesReader, folder: Path | None
+) -> Iterator[Document]:
     if root.kind != "mapping":
         return  # nothing between two lines of dashes, or a text that is no manifest
     if is_oci(root):
         yield read_oci(root)
     elif compose_file.is_compose(root):
-        yield compose_file.read_compose(root)
+        yield compose_file.read_compose(root, folder)
     elif ecs.is_ecs(root):
         yield ecs.read_ecs(root)
     elif "kind" not in fields(root) and (settings := kubernetes.plugin_settings(root, ())):

@@ -92,7 +92,7 @@ class Container:
     its resources, `task` what a task definition says of its GPU, `claim` what the claims of devices
     that it names (`claims`) ask, where the file has them. `cards` are those that an engine is asked
     for beside its environment. `unknown` are variables of which only a shell or a cluster knows the
-    value.
+    value, and `unresolved` is what decides its request and cannot be known from the file.
     """
 
     name: str
@@ -112,6 +112,7 @@ class Container:
     cards: EngineCards | None = None
     runtime: str = ""
     unknown: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
 
     @property
     def annotations(self) -> ManifestValues:

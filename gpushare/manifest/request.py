@@ -185,6 +185,9 @@ def request_on_node(
     """
     if container.document.kind == "oci":
         return _of_spec(file, terms_of, driver)
+    if container.unresolved:
+        note = f"{', '.join(container.unresolved)}: not resolved, so no request is predicted"
+        return NodeRequest(notes=(note,))
     annotations, of_pod = _annotations(container)
     env = {name: value.text for name, value in container.env.items()}
     return _requested(annotations, env, of_pod, container.cards, terms_of)

@@ -269,9 +269,8 @@ def container_lines(container: Mapping[str, Any], heading: str) -> Iterator[str]
     if combined and combined != on_node:
         line = " ".join(f"{key}={text}" for key, text in combined.items())
         yield from _block("Combined request", [line])
-    none = "" if container["refused"] else "nothing"
-    yield from _block("Applied on the node", applied, none=none)
     effective = container["effective"]
+    yield from _block("Applied on the node", applied, none="nothing" if effective else "")
     yield from _block("Effective request", [_share(effective)] if effective else [])
     refused = container["refused"]
     yield from _block("Refused", [refused] if refused else [])

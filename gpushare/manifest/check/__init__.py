@@ -150,7 +150,11 @@ def check_request(
         yield node_finding(where, container.node, note, "", level=INFO if strict else WARNING)
     for dialect_request in request.dialects:
         yield from _untranslated_keys(dialect_request, request)
-    if not request.problems:
+    for text in container.unresolved:
+        rule = "is not resolved here, and decides what the container requests"
+        fix = "check what `docker compose config` prints"
+        yield node_finding(text, container.node, rule, fix, level=INFO)
+    if not request.problems and not container.unresolved:
         yield from _refused_request(container, request)
     yield from _missing_runtime(container, request)
 

@@ -145,6 +145,10 @@ class FileConversion:
         for problem in located.request.problems:
             line = container.line if problem.value is None else problem.value.line
             self.reasons.append((line, refusal_text(problem)))
+        for key in (*located.own, *located.to_convert) if located.to_convert else ():
+            if "env_file" in key.value.place:
+                why = f"{key.name} is in an env_file, which is not edited; write it in environment"
+                self.reasons.append((key.value.line, why))
         return None if located.request.problems else located
 
     # --- notes ---
@@ -165,6 +169,8 @@ class FileConversion:
 
     def _note_unknown(self, container: Container) -> None:
         """Note the requests whose values are not in the file, but in a shell or a ConfigMap."""
+        for text in container.unresolved:
+            self._note(container, text, "left", "not converted, because it cannot be resolved here")
         unknown = dict.fromkeys(container.unknown, "")
         for word in TABLES.find("env", unknown):
             if word.row.key and word.row.role == "request":
@@ -172,7 +178,7 @@ class FileConversion:
                 self._note(container, word.name, "left", why)
         for name, value in container.env.items():
             written = value.value_node.text.removeprefix(f"{name}=")
-            if written != value.text and TABLES.find("env", {name: value.text}):
+            if "$" in written and written != value.text and TABLES.find("env", {name: value.text}):
                 self._note(value, name, "note", f"the default of {written} is used: {value.text}")
 
     def _note_kept(self, located: LocatedRequest) -> None:

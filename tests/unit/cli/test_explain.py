@@ -185,7 +185,7 @@ def test_what_a_pod_requests_is_explained(
 def test_the_cards_of_an_engine_and_files_that_gpushared_cannot_read(explain: Explain) -> None:
     for cards, told in (
         ("gpus: all", "all cards from compose gpus"),
-        ("devices: [nvidia.com/gpu=0, nvidia.com/gpu=1]", "0, 1 from compose devices"),
+        ("devices: [nvidia.com/gpu=0, nvidia.com/gpu=1]", "2 cards from compose devices"),
     ):
         text = f"services: {{a: {{image: i, runtime: gpushare, {cards}}}}}\n"
         assert told in explain(text).stdout

@@ -13,7 +13,6 @@ from gpushare.manifest import read
 from gpushare.manifest.check import check
 from gpushare.manifest.model import Container, ManifestError, ManifestFile, ManifestValues
 from gpushare.manifest.request import ManifestRequest, request_of
-from gpushare.quota.request import EngineCards
 from gpushare.yaml_nodes import (
     MANIFEST_RULES,
     MAX_VALUES,
@@ -116,38 +115,6 @@ COMPOSE = """\
           - GPUSHARE_MEMORY=8GiB
           - HOME
 """
-
-
-DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
-
-
-@pytest.mark.parametrize(
-    ("service", "expected"),
-    [
-        (
-            DEPLOY.format("driver: nvidia, count: 2, capabilities: [gpu]"),
-            EngineCards("compose deploy devices", count=2),
-        ),
-        (
-            DEPLOY.format("device_ids: ['0', GPU-1], capabilities: [gpu, utility]"),
-            EngineCards("compose deploy devices", devices=("0", "GPU-1")),
-        ),
-        (
-            DEPLOY.format("driver: '${D-nvidia}', count: '${N:-1}', capabilities: [gpu]"),
-            EngineCards("compose deploy devices", count=1),
-        ),
-        (DEPLOY.format("capabilities: [tpu]"), None),
-        ("gpus: all", EngineCards("compose gpus", all_cards=True)),
-        ("gpus: [{driver: nvidia}]", EngineCards("compose gpus", all_cards=True)),
-        ("gpus: [{driver: nvidia, count: 1}]", EngineCards("compose gpus", count=1)),
-        ("devices: [nvidia.com/gpu=0, /dev/fuse]", EngineCards("compose devices", devices=("0",))),
-        ("devices: [nvidia.com/gpu=all]", EngineCards("compose devices", all_cards=True)),
-        ("devices: [/dev/fuse]", None),
-    ],
-)
-def test_cards_that_compose_asks_docker_for(service: str, expected: EngineCards | None) -> None:
-    container = only(manifest(f"services: {{a: {{image: i, {service}}}}}"))
-    assert container.cards == expected
 
 
 TASK = {
