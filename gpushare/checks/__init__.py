@@ -79,6 +79,9 @@ def _engine(status: EngineStatus) -> Iterator[Check]:
 # daemon/nvidia_linux.go).
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOOK: Final = "nvidia-container-runtime-hook"
+REFUSED: Final = (
+    f"refused by dockerd (could not select device driver) because {HOOK} is not installed"
+)
 CDI_HOOK: Final = "nvidia-cdi-hook"
 
 _ANSWER_SECONDS: Final = 10.0
@@ -98,10 +101,7 @@ def check_docker_gpus() -> Check:
     cdi_hook = shutil.which(CDI_HOOK, path=PATH)
     if cdi_hook is not None and version is not None and version >= _CONVERTS:
         return Check("ok", f"docker run --gpus: accepted, as a CDI device, with {cdi_hook}")
-    text = (
-        f"docker run --gpus: refused by dockerd (could not select device driver) because {HOOK} "
-        "is not installed"
-    )
+    text = f"docker run --gpus: {REFUSED}. So are `gpus` and `deploy` devices of Compose"
     # Not a problem: containers without --gpus are not affected.
     return Check("ok", text, f"use {_instead(version)}")
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +14,19 @@ from gpushare.cli.text import count, printable
 from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.manifest import read
 from gpushare.manifest.check import Checked, check, report_unreadable
-from gpushare.manifest.model import ERROR, INFO, STDIN, WARNING, ManifestError
+from gpushare.manifest.compose_file import device_request
+from gpushare.manifest.model import (
+    ERROR,
+    INFO,
+    STDIN,
+    WARNING,
+    ManifestError,
+    ManifestFile,
+    ManifestFinding,
+    node_finding,
+)
 from gpushare.text_position import Fault, at
-from gpushare.yaml_nodes import MAX_VALUES
+from gpushare.yaml_nodes import MAX_VALUES, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,9 +106,28 @@ def _all_checked(paths: list[str], *, strict: bool) -> Iterator[Checked]:
 
 def _checked(path: str, *, strict: bool) -> Checked:
     try:
-        return check(read(path), strict=strict)
+        file = read(path)
+        checked = check(file, strict=strict)
+        return replace(checked, findings=(*checked.findings, *_refused_devices(file)))
     except ManifestError as error:
         return report_unreadable(error)
+
+
+def _refused_devices(file: ManifestFile) -> Iterator[ManifestFinding]:
+    """Yield the requests for devices that the Docker of this machine refuses."""
+    asking = [(container, device_request(container)) for container in file.containers]
+    if not any(path for _, path in asking):
+        return
+    from gpushare import checks  # noqa: PLC0415 - few files need them
+    from gpushare.engines import ENGINES  # noqa: PLC0415
+
+    if not ENGINES["docker"].is_present() or not checks.check_docker_gpus().fix:
+        return
+    for container, path in asking:
+        node = find(container.document.root, path)
+        if path and node is not None:
+            fix = "use GPUSHARE_COUNT or GPUSHARE_DEVICES, which `gpushare convert` writes"
+            yield node_finding(".".join(map(str, path)), node, checks.REFUSED, fix, level=WARNING)
 
 
 def _data(checked: Checked, levels: tuple[str, ...]) -> dict[str, Any]:

@@ -30,6 +30,11 @@ _CDI_KIND: Final = "nvidia.com/gpu="
 _LINE: Final = re.compile(r"(?:export\s+)?(?P<name>[\w.-]+)\s*(?:(?P<equals>[=:])\s*(?P<text>.*))?")
 _QUOTED: Final = re.compile(r"'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\"")
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
+# What Docker serves by a device driver, and not by the devices of a container.
+_BLOCKS: Final = {
+    "deploy devices": ("deploy", "resources", "reservations", "devices"),
+    "gpus": ("gpus",),
+}
 _MOST_BYTES: Final = 1 << 16  # of an env_file
 _MOST_VALUES: Final = 100_000  # that the services of a file have from env_files
 
@@ -188,10 +193,7 @@ class _ComposeReader:
     def _cards(self, line: Line) -> EngineCards | None:
         """Return the cards that docker is asked for: by deploy, gpus or CDI devices."""
         found: list[EngineCards] = []
-        for source, keys in (
-            ("deploy devices", ("deploy", "resources", "reservations", "devices")),
-            ("gpus", ("gpus",)),
-        ):
+        for source, keys in _BLOCKS.items():
             for devices in (value_at(service, *keys) for service in reversed(line.values())):
                 if scalar_text(devices) is not None:
                     if self._text(source, devices) != "all":
@@ -223,7 +225,7 @@ class _ComposeReader:
         if driver == "cdi" and (count or not names):
             raise _UnresolvedError(f"{source} driver cdi (it takes device_ids alone)")
         if driver == "cdi":
-            return _by_name(source, names)
+            return _by_name(f"{source} of cdi", names)
         if "gpu" not in capabilities and source != "gpus":
             return None
         if count and names:
@@ -321,6 +323,15 @@ def _decides(name: str) -> bool:
 def _by_name(source: str, names: list[str]) -> EngineCards | None:
     """Return the cards among CDI devices."""
     return _named(source, [name for name in names if name.startswith(_CDI_KIND)])
+
+
+def device_request(container: Container) -> KeyPath:
+    """Return the path to what asks Docker's device drivers for cards; () if nothing does."""
+    if container.cards is None or "cdi" in container.cards.source:
+        return ()
+    below = (part for part in _BLOCKS.values() if value_at(container.node, *part) is not None)
+    path = next(below, ())
+    return (*container.place, *path) if path else ()
 
 
 def _named(source: str, names: list[str]) -> EngineCards | None:

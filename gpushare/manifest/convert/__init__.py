@@ -31,6 +31,7 @@ from gpushare.manifest.convert.requests import (
     dropped_fields,
     field_of,
     meaning_of,
+    with_cards,
 )
 from gpushare.manifest.convert.targets import RenderedRequest, Target
 from gpushare.manifest.model import Container, ManifestFile
@@ -168,7 +169,7 @@ def _differences(
     if after is None:
         yield "it cannot be recognized as a container without its resources; add its image"
         return
-    first, now = (request_of(item, strict=False).requested for item in (before, after))
+    first, now = (with_cards(item, request_of(item, strict=False)) for item in (before, after))
     if rendered is None:
         if {key: item.value for key, item in first.items()} != {
             key: item.value for key, item in now.items()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from gpushare.errors import ErrorCode, UserError
@@ -127,11 +127,12 @@ class FileConversion:
             asking = [
                 located
                 for located in map(self._locate, pod.containers)
-                if located is not None and (located.to_convert or located.kept or located.alone)
+                if located is not None
+                and (located.to_convert or located.block or located.kept or located.alone)
             ]
             for container in pod.containers:
                 self._note_unknown(container)
-            changing = [request for request in asking if request.to_convert and request.layer]
+            changing = [one for one in asking if (one.to_convert or one.block) and one.layer]
             for request in asking:
                 self._note_kept(request)
             if changing:
@@ -145,6 +146,11 @@ class FileConversion:
         for problem in located.request.problems:
             line = container.line if problem.value is None else problem.value.line
             self.reasons.append((line, refusal_text(problem)))
+        cards = container.cards
+        if located.block and cards is not None and cards.all_cards:
+            why = "not converted: no key of gpushare means all cards. Write their number as count"
+            self._note(container, cards.source, "left", why)
+            located = replace(located, block=())
         for key in (*located.own, *located.to_convert) if located.to_convert else ():
             if "env_file" in key.value.place:
                 why = f"{key.name} is in an env_file, which is not edited; write it in environment"
@@ -326,6 +332,8 @@ class FileConversion:
             else:
                 self._remove(located.container, key)
         plan, node, path = self.placed(located.container)
+        if located.block:
+            plan.remove((*located.container.document.root.path, *located.block))
         here = EditTarget(plan, node, path)
         written = {entry: made for entry, made in new.items() if made.key not in standing}
         if limits := [made for entry, made in written.items() if entry.where == "limit"]:

@@ -48,6 +48,8 @@ PRUNED: Final = frozenset(
         "nvidiaMps",
         "requests",
         "resourceRequirements",
+        "deploy",
+        "reservations",
         "resources",
     ]
 )

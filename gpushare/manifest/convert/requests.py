@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gpushare.manifest.compose_file import device_request
 from gpushare.manifest.model import Container, ManifestValue
 from gpushare.manifest.request import ManifestRequest, request_of
 from gpushare.quota.dialects.parse import DialectRequest
@@ -14,7 +15,8 @@ from gpushare.quota.dialects.vendor_key import VendorValue
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, is_quota, request_from
-from gpushare.quota.request import Layer
+from gpushare.quota.request import Layer, RequestedValue, ValueSource
+from gpushare.text_position import KeyPath
 
 # Of whole cards only how many and which counts.
 _WHOLE: Final = ("count", "devices")
@@ -66,6 +68,7 @@ class LocatedRequest:
 
     `to_convert` are the keys of other dialects that set a canonical key, `kept` those that set
     none, `own` the target's. `alone` are keys that request what no canonical key can express.
+    `block` leads to what requests devices of Docker, and that keys of gpushare replace.
     """
 
     container: Container
@@ -74,6 +77,7 @@ class LocatedRequest:
     kept: tuple[LocatedKey, ...]
     own: tuple[LocatedKey, ...]
     alone: tuple[LocatedKey, ...]
+    block: KeyPath = ()
 
     @property
     def limits_to_convert(self) -> list[LocatedKey]:
@@ -83,7 +87,7 @@ class LocatedRequest:
     @property
     def layer(self) -> Layer:
         """The canonical request; empty where none is asked."""
-        return self.request.requested
+        return with_cards(self.container, self.request) if self.block else self.request.requested
 
     @property
     def line(self) -> int:
@@ -113,7 +117,21 @@ def locate_request(container: Container, dialect: str) -> LocatedRequest:
     else:
         own += ours
     gives = tuple(located for located in own if located.key)
-    return LocatedRequest(container, request, tuple(to_convert), tuple(kept), gives, tuple(alone))
+    block = () if dialect or container.cards is None else device_request(container)
+    return LocatedRequest(
+        container, request, tuple(to_convert), tuple(kept), gives, tuple(alone), block
+    )
+
+
+def with_cards(container: Container, request: ManifestRequest) -> Layer:
+    """Return what `container` requests, with the cards that an engine is asked for."""
+    cards = container.cards
+    if cards is None or cards.all_cards:
+        return request.requested
+    key = "devices" if cards.devices else "count"
+    text = ",".join(cards.devices) or str(cards.count)
+    value = RequestedValue(text, KEYS[key].parse(text), ValueSource("env", KEYS[key].env))
+    return {key: value, **request.requested}
 
 
 def _located_keys(container: Container, word: VendorValue) -> Iterator[LocatedKey]:

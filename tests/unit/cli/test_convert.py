@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import checks
+from gpushare.engines import ENGINES
+
 from .conftest import CARD, Cli, tenant
 from .fake_daemon import AnsweringDaemon, rows
 
@@ -136,6 +139,19 @@ def test_warnings_alone_are_another_status_where_strict(
     assert cli("validate", file).exit_code == 4
     assert cli("validate", "--lenient", file).exit_code == 0
     assert "1 warning (1 container" in cli("validate", "--lenient", file).stdout
+
+
+def test_the_request_for_devices_that_this_docker_refuses_is_a_warning(
+    cli: Cli, write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = ENGINES["docker"]
+    monkeypatch.setattr(type(docker), "is_present", lambda _: True)
+    answers = [checks.Check("ok", "refused", "use a variable"), checks.Check("ok", "accepted")]
+    monkeypatch.setattr(checks, "check_docker_gpus", lambda: answers.pop(0))
+    file = write("compose.yaml", "services: {a: {image: i, gpus: all}}\n")
+    refused, accepted = (cli("validate", "--quiet", file) for _ in range(2))
+    assert refused.stdout.startswith(f"{file}:1:32: warning: services.a.gpus: refused by dockerd")
+    assert (refused.exit_code, accepted.exit_code) == (4, 0)
 
 
 def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh") -> str:

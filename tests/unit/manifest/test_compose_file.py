@@ -131,3 +131,45 @@ def test_a_request_in_an_env_file_is_not_converted(tmp_path: Path) -> None:
     file.write_text("services: {a: {image: i, env_file: a.env}}")
     with pytest.raises(CannotConvert, match="is in an env_file, which is not edited"):
         convert(read(file), TARGETS["gpushare"])
+
+
+DEVICES = """\
+services:
+  a:
+    image: i
+    deploy:
+      resources:
+        reservations:
+          devices: [{driver: nvidia, count: 2, capabilities: [gpu]}]
+  b: {extends: a, environment: [X=1]}
+  c:
+    image: i
+    gpus: [{device_ids: [GPU-1]}]
+"""
+COUNTED = """\
+services:
+  a:
+    image: i
+    environment:
+      GPUSHARE_COUNT: "2"
+    runtime: gpushare
+  b: {extends: a, environment: [X=1]}
+  c:
+    image: i
+    environment:
+      GPUSHARE_DEVICES: GPU-1
+    runtime: gpushare
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "text"),
+    [
+        (DEVICES, COUNTED),
+        *((text, text) for text in ("services: {a: {image: i, gpus: all}}\n",)),
+        *((text, text) for text in ("services: {a: {image: i, devices: [nvidia.com/gpu=1]}}\n",)),
+    ],
+)
+def test_a_request_for_devices_of_docker_becomes_one_of_gpushare(service: str, text: str) -> None:
+    assert convert(read("-", service), TARGETS["gpushare"]).text == text
+    assert read("-", text).containers[-1].unresolved == ()
