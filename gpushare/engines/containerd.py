@@ -324,6 +324,7 @@ _K0S_SERVICES: Final = ("k0sworker", "k0scontroller")
 _MANAGED: Final = "# k0s_managed=true"
 BASE: Final = '{{ template "base" . }}\n'
 _INCLUDES: Final = re.compile(r"\{\{-?\s*template\s+\"base\"\s+\.\s*-?\}\}")
+_IMPORTS: Final = re.compile(r"^\s*imports\s*=.*$", re.MULTILINE)
 
 
 def find_distribution(root: Path = Path("/")) -> ConfigLocation | None:
@@ -475,10 +476,25 @@ class Template(Syntax):
         return Path(handler.get("options", {}).get("BinaryName", "")) if handler else None
 
     def remarks(self, text: str) -> list[str]:
-        """Return warnings about this template."""
-        if text and not _INCLUDES.search(text):
-            return ['the template does not include the base ({{ template "base" . }})']
-        return []
+        """Return warnings about this template, with the lines to write in place of its first ones.
+
+        NVIDIA's toolkit writes `imports` and `version` alone where it finds no file. A newer base
+        of k3s and RKE2 begins with both, and TOML takes a key once.
+        """
+        if not text or _INCLUDES.search(text):
+            return []
+        imports = _IMPORTS.search(text)
+        fix = BASE.strip()
+        if imports is not None:
+            fix = (
+                f"{imports[0].strip()}, then {fix}, in place of its lines imports and version; "
+                "without imports where the base of this release has that line"
+            )
+        what = (
+            "the template does not include the base: containerd starts with its default paths and "
+            "socket, and the kubelet does not find it"
+        )
+        return [f"{what}. Begin the template with {fix}"]
 
     @property
     def _name(self) -> TomlKey:

@@ -187,6 +187,19 @@ def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None
     assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
 
 
+def test_a_template_without_the_base_is_named_with_the_lines_to_write(tmp_path: Path) -> None:
+    folder = tmp_path / K3S
+    write(folder / "config.toml", "version = 2\n")
+    imports = 'imports = ["/etc/containerd/conf.d/*.toml"]'
+    write(folder / "config.toml.tmpl", f"{imports}\nversion = 2\n")
+    change, *_ = config_files.configure(
+        find("containerd").locate(tmp_path, None), machine.LAUNCHER, default=False
+    )
+    (remark,) = change.remarks
+    assert "containerd starts with its default paths and socket" in remark
+    assert f'Begin the template with {imports}, then {{{{ template "base" . }}}}' in remark
+
+
 def test_a_default_of_k3s_is_refused_with_the_way_to_go(tmp_path: Path) -> None:
     write(tmp_path / K3S / "config.toml", "version = 3\n")
     place = find("containerd").locate(tmp_path, None)
