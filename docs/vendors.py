@@ -20,8 +20,9 @@ _IN_KUBERNETES: Final = """\
 From Kubernetes 1.36 on, [a policy of the chart](../how-to/admission-policies.md) translates pods
 when they are created. For this page, it is applied to the pods of each manifest, and gpushared
 reads the result. *unchanged* means that every container requests exactly what `gpushare convert`
-writes for it. Controllers such as those of Volcano, Kubeflow and Ray still have to run. No cluster
-has run these manifests.
+writes for it. Controllers such as those of Volcano, Kubeflow and Ray still have to run. [On a
+cluster](../how-to/try-on-a-cluster.md#seen-on-real-clusters), with Kubernetes 1.36.2 and simulated
+cards, pods of HAMi have run; those of the other systems have not.
 
 In the mode `dra`, none of them runs unchanged: a policy cannot create ResourceClaims, and what
 `gpushare convert` writes is for the mode `annotations`. [Write a
@@ -29,6 +30,11 @@ claim](../how-to/kubernetes-dra.md)."""
 _OUTSIDE: Final = """\
 *unchanged* means that the variables alone make the request, if gpushare is the
 [default runtime](../how-to/register-an-engine.md) or the service has `runtime: gpushare`."""
+_AMOUNTS: Final = """\
+- `vke.volcengine.com/mgpu-core` of 1 and 2 is refused: Volcano reads percent, the console cards,
+  and Kubernetes writes 2.0 as 2. Write 200 for two cards.
+- `tencent.com/vcuda-memory` alone requests no compute, and gets what others leave. To guarantee
+  each such container of a node 20 percent, set `defaults.cores: 20` in its gpushare.yaml."""
 #: Why a manifest is not unchanged, and what to do, by the words in the tables.
 REASONS: Final = {
     "claim": "The pod has a ResourceClaim for another driver, which continues to serve it.",
@@ -76,3 +82,4 @@ def vendors() -> Iterator[str]:
     )
     yield from ("## Reasons", "")
     yield from table(("in the tables", "reason, and what to do"), REASONS.items())
+    yield from ("## Amounts with two readings", "", *_AMOUNTS.splitlines())
