@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -23,6 +23,7 @@ from gpushare.oci.rootfs import OldKernelError, Rootfs
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
+    from gpushare.compatibility.model import ModelFormats
     from gpushare.compatibility.rules import Version
     from gpushare.protocol.rows import CardRow, TenantStatus
 
@@ -74,6 +75,7 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any
     show_default=True,
     help="Backend that enforces the quota.",
 )
+@shared.model_option
 def command(
     session: Session,
     name: str,
@@ -83,6 +85,7 @@ def command(
     brand: str,
     mig: bool,
     backend: rules.Backend,
+    model: ModelFormats,
 ) -> None:
     """Check whether an image runs on a driver and its cards.
 
@@ -122,6 +125,8 @@ def command(
         progress.step(f"reading {name}")
         with images.open_image(name, tenant["pid"] if tenant is not None else 0) as target:
             image, note = _look(target)
+            precisions = facts.requested_precisions(target.args, target.variables, model)
+    image = replace(image, precisions=precisions)
     findings = compatibility.evaluate_image(image, machine)
     worst = rules.worst(findings)
     answer = {

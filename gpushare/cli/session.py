@@ -354,6 +354,19 @@ def completes(*kinds: str) -> Completer:
     return complete
 
 
+def _read_model(_ctx: click.Context, _parameter: click.Parameter, folder: Any) -> Any:
+    from gpushare.compatibility.model import read_model  # noqa: PLC0415 - only if there is one
+
+    return () if folder is None else read_model(folder)
+
+
+model_option = click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    callback=_read_model,
+    metavar="DIR",
+    help="Model of the containers: of its config.json, the formats of numbers are read.",
+)
 container_argument = click.argument("container", shell_complete=completes("containers"))
 containers_argument = click.argument(
     "containers",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
+    from gpushare.compatibility.model import ModelFormats
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _MOST_VALUES: Final = 3 * MAX_VALUES
@@ -47,7 +48,10 @@ _MOST_VALUES: Final = 3 * MAX_VALUES
     help="Apply every vendor's own rules, or only those by which gpushare refuses a container.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Omit informational findings.")
-def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool) -> None:
+@shared.model_option
+def command(
+    session: Session, files: tuple[str, ...], strict: bool, quiet: bool, model: ModelFormats
+) -> None:
     """Check the GPU requests in manifests.
 
     FILE is a manifest of Kubernetes or docker compose, an ECS task definition, a container's
@@ -58,7 +62,7 @@ def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool)
 
     The exit status is 1 if there is a problem, and 4 if --strict finds only warnings.
     """
-    checked = list(_all_checked(_paths(files), strict=strict))
+    checked = list(_all_checked(_paths(files), strict=strict, model=model))
     levels = (ERROR, WARNING) if quiet else (ERROR, WARNING, INFO)
     session.show(
         {"strict": strict, "files": [_data(file_checked, levels) for file_checked in checked]},
@@ -88,7 +92,7 @@ def _paths(files: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _all_checked(paths: list[str], *, strict: bool) -> Iterator[Checked]:
+def _all_checked(paths: list[str], *, strict: bool, model: ModelFormats) -> Iterator[Checked]:
     """Yield what is checked of each file; where there is too much of them, what is not."""
     left = _MOST_VALUES
     for path in paths:
@@ -99,15 +103,15 @@ def _all_checked(paths: list[str], *, strict: bool) -> Iterator[Checked]:
             )
             yield report_unreadable(ManifestError(path, Fault(0, 0, rule)))
             return
-        yield (one := _checked(path, strict=strict))
+        yield (one := _checked(path, strict=strict, model=model))
         # One that cannot be read has at most a value in each of its bytes.
         left -= min(one.values, Path(path).stat().st_size if Path(path).is_file() else MAX_VALUES)
 
 
-def _checked(path: str, *, strict: bool) -> Checked:
+def _checked(path: str, *, strict: bool, model: ModelFormats) -> Checked:
     try:
         file = read(path)
-        checked = check(file, strict=strict)
+        checked = check(file, strict=strict, model=model)
         return replace(checked, findings=(*checked.findings, *_refused_devices(file)))
     except ManifestError as error:
         return report_unreadable(error)

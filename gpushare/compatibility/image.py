@@ -6,7 +6,8 @@ file counts if the name leads to a regular file within the image. A directory th
 since it was last read, in this image or in another made of the same layers, is not read again.
 
 Precisions are those of the command line and the environment, by the options of vLLM, SGLang and
-text-generation-inference. Their `auto` is the model's own choice, which is not looked into.
+text-generation-inference. Their `auto` is the model's own choice, which a user may name beside it
+(`gpushare.compatibility.model`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from gpushare import compatibility
+from gpushare.compatibility.model import WEIGHTS, ModelFormats
 from gpushare.compatibility.rules import (
     Image,
     Runtime,
@@ -69,6 +71,8 @@ _VERSION_VARIABLES: Final = ("CUDA_VERSION", "NV_CUDA_CUDART_VERSION")
 _PRECISION_OPTIONS: Final = frozenset(
     {"--dtype", "--torch-dtype", "--quantization", "--quantize", "--kv-cache-dtype"}
 )
+#: Those of the weights.
+_DTYPES: Final = frozenset({"--dtype", "--torch-dtype", "DTYPE"})
 _PRECISION_VARIABLES: Final = ("DTYPE", "QUANTIZE", "KV_CACHE_DTYPE")
 #: The beginning of a value, and its format.
 _FORMATS: Final = (
@@ -76,6 +80,7 @@ _FORMATS: Final = (
     ("bf16", "bfloat16"),
     ("fp8", "fp8"),
     ("float8", "fp8"),
+    ("float-quantized", "fp8"),  # compressed-tensors' name in a config.json
     ("nvfp4", "fp4"),
     ("fp4", "fp4"),
 )
@@ -286,11 +291,19 @@ def _with_declared(
 
 
 def requested_precisions(
-    args: Sequence[str], variables: Mapping[str, str]
+    args: Sequence[str], variables: Mapping[str, str], model: ModelFormats = ()
 ) -> tuple[tuple[str, str], ...]:
-    """Return (format, source) of everything that is declared, each format once."""
+    """Return (format, source) of everything that is declared, each format once.
+
+    The weights of `model` count as they are stored unless a format for them is declared.
+    """
+    declared = [*_options(args), *_variables(variables)]
+    converts = any(option in _DTYPES and value != "auto" for option, value in declared)
     precisions: dict[str, str] = {}
-    for option, value in (*_options(args), *_variables(variables)):
+    stored = [
+        (f"config.json: {key}", value) for key, value in model if not (converts and key in WEIGHTS)
+    ]
+    for option, value in (*declared, *stored):
         name = _precision_of(value)
         if name is not None and len(precisions) < _MOST_HINTS:
             precisions.setdefault(name, f"{option}={printable(value, 40)}")

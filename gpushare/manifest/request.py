@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpushare.compatibility.image import requested_precisions
+from gpushare.compatibility.model import ModelFormats
+from gpushare.compatibility.rules import Image
 from gpushare.manifest.model import STDIN, Container, Document, ManifestFile, ManifestValue
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.driver_files import DriverFiles
@@ -107,6 +110,22 @@ def request_of(container: Container, *, strict: bool) -> ManifestRequest:
         tuple(_problems(container, parsed.diagnostics)),
         parsed.notes,
         tuple(_unreachable(container, parsed.dialects)),
+    )
+
+
+def asks(container: Container, request: ManifestRequest) -> bool:
+    """Whether `container` requests a GPU, in its request, of its engine, or of a scheduler."""
+    return request.asks or container.cards is not None or bool(container.scheduled)
+
+
+def image_of(container: Container, request: ManifestRequest, model: ModelFormats = ()) -> Image:
+    """Return what its command line and variables say of its image; `model` if it gets a GPU."""
+    return Image(
+        precisions=requested_precisions(
+            container.arguments,
+            _texts(container, "env"),
+            model if asks(container, request) else (),
+        )
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gpushare.cli.session import Session
+    from gpushare.compatibility.model import ModelFormats
     from gpushare.compatibility.rules import CardFacts
     from gpushare.knowledge import KnowledgeEntry
 
@@ -58,7 +59,10 @@ _CONVERT: Final = (
     help="Node configuration to apply. Default: that of the running gpushared, otherwise "
     "/etc/gpushare/gpushare.yaml.",
 )
-def command(session: Session, words: tuple[str, ...], file: Path | None) -> None:
+@shared.model_option
+def command(
+    session: Session, words: tuple[str, ...], file: Path | None, model: ModelFormats
+) -> None:
     """Explain a manifest, a code, a topic or an image.
 
     FILE is a manifest of Kubernetes or docker compose, an ECS task definition or a container's
@@ -77,10 +81,13 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
     matches, the exit status is 1.
     """
     subject = " ".join(words)
+    is_file = subject == STDIN or _is_file(subject)
+    if model and not is_file:
+        raise click.UsageError("--model requires a FILE")
     if not subject:
         session.show(list(map(_data, knowledge.all_entries())), lambda: "\n".join(_topic_lines()))
-    elif subject == STDIN or _is_file(subject):
-        _explain_file(session, subject, file)
+    elif is_file:
+        _explain_file(session, subject, file, model)
     elif subject.startswith(("/", "./", "../")):
         raise UserError(_no_file(subject), code=ErrorCode.NOT_FOUND, value=subject)
     else:
@@ -105,12 +112,16 @@ def _no_file(path: str) -> str:
     return f"{path}: not a file. To check all files in a folder, run `gpushare validate {path}`."
 
 
-def _explain_file(session: Session, path: str, file: Path | None) -> None:
+def _explain_file(session: Session, path: str, file: Path | None, model: ModelFormats) -> None:
     # Not at the top: a code needs no YAML.
     from gpushare.cli.explain import manifest  # noqa: PLC0415
 
     data = manifest.explain_manifest(
-        path, file or session.config_file(), is_named=file is not None, cards=_cards(session)
+        path,
+        file or session.config_file(),
+        is_named=file is not None,
+        cards=_cards(session),
+        model=model,
     )
     others = [] if path == STDIN or path.endswith(_SUFFIXES) else knowledge.find_entries(path)
     session.show(

@@ -13,12 +13,17 @@ import yaml
 
 from gpushare import config
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
-from gpushare.compatibility.image import requested_precisions
-from gpushare.compatibility.rules import Image, Machine, check_precisions, describe_precisions
+from gpushare.compatibility.rules import Machine, check_precisions, describe_precisions
 from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cdi_files
 from gpushare.manifest import read
-from gpushare.manifest.request import handed_on, request_of, request_on_node, settings_of
+from gpushare.manifest.request import (
+    handed_on,
+    image_of,
+    request_of,
+    request_on_node,
+    settings_of,
+)
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, from_cdi
 from gpushare.oci.spec import SpecError
@@ -33,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.client import Client
-    from gpushare.compatibility.rules import CardFacts
+    from gpushare.compatibility.model import ModelFormats
+    from gpushare.compatibility.rules import CardFacts, Image
     from gpushare.images import InspectedImage
     from gpushare.manifest.model import (
         Container,
@@ -81,18 +87,21 @@ def explain_manifest(
     is_named: bool = True,
     text: str | None = None,
     cards: tuple[CardFacts, ...] = (),
+    model: ModelFormats = (),
 ) -> dict[str, Any]:
     """Return the explanation of the manifest at `path`, by container, for a node with `file`.
 
     `file` None is the default configuration file. A file that the user named (`is_named`) must be
     valid; if another one cannot be read, gpushare's defaults apply. `text` replaces the content of
-    `path`. `cards` are those of the node, if they are known.
+    `path`. `cards` are those of the node, if they are known. `model` is what containers run.
 
     Raises ManifestError, ConfigError, and UserError for a file without containers or settings.
     """
     manifest = read(path, text)
     node = _node(file, is_named=is_named and file is not None)
-    containers = [_container(container, manifest, node, cards) for container in manifest.containers]
+    containers = [
+        _container(container, manifest, node, cards, model) for container in manifest.containers
+    ]
     settings = [setting for document in manifest.documents for setting in _settings(document)]
     if not containers and not settings:
         raise UserError(
@@ -133,7 +142,11 @@ def _driver(loaded: config.Config) -> DriverFiles | None:
 
 
 def _container(
-    container: Container, file: ManifestFile, node: NodePolicy, cards: tuple[CardFacts, ...]
+    container: Container,
+    file: ManifestFile,
+    node: NodePolicy,
+    cards: tuple[CardFacts, ...],
+    model: ModelFormats,
 ) -> dict[str, Any]:
     mode = node.config.terms_of(container.document.namespace).dialects.mode
     request = request_of(container, strict=mode == "strict")
@@ -164,7 +177,12 @@ def _container(
         "refused": there.refused,
         "problems": [str(problem.error) for problem in request.problems],
         "notes": list(
-            dict.fromkeys([*_notes(container, request, there), *_precisions(container, cards)])
+            dict.fromkeys(
+                [
+                    *_notes(container, request, there),
+                    *_precisions(image_of(container, request, model), cards),
+                ]
+            )
         ),
     }
 
@@ -306,10 +324,8 @@ def _notes(container: Container, request: ManifestRequest, there: NodeRequest) -
         yield f"{', '.join(container.unknown)}: the value is defined elsewhere and was not read"
 
 
-def _precisions(container: Container, cards: tuple[CardFacts, ...]) -> Iterator[str]:
-    """Yield the formats of numbers on its command line that a card does not have, or may not."""
-    variables = {name: value.text for name, value in container.env.items()}
-    image = Image(precisions=requested_precisions(container.arguments, variables))
+def _precisions(image: Image, cards: tuple[CardFacts, ...]) -> Iterator[str]:
+    """Yield the formats of numbers of its program that a card does not have, or may not."""
     if not cards:
         yield from describe_precisions(image)
     for finding in check_precisions(image, Machine(cards=cards)):

@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Final
 
+from gpushare.compatibility.model import ModelFormats
+from gpushare.compatibility.rules import describe_precisions
 from gpushare.manifest.check.schemas import check_alauda, check_shape
 from gpushare.manifest.model import (
     ERROR,
@@ -32,7 +34,7 @@ from gpushare.manifest.model import (
     value_finding,
     values_of_mapping,
 )
-from gpushare.manifest.request import ManifestRequest, request_of, settings_of
+from gpushare.manifest.request import ManifestRequest, asks, image_of, request_of, settings_of
 from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
 from gpushare.quota.annotations import scoped_name
 from gpushare.quota.dialects import TABLES
@@ -69,17 +71,21 @@ class Checked:
         return sum(finding.level == level for finding in self.findings)
 
 
-def check(file: ManifestFile, *, strict: bool) -> Checked:
-    """Return the findings in `file`; `strict` enforces every vendor's own rules."""
+def check(file: ManifestFile, *, strict: bool, model: ModelFormats = ()) -> Checked:
+    """Return the findings in `file`; `strict` enforces every vendor's own rules.
+
+    `model` is the one that its containers run.
+    """
     findings = list(_duplicate_keys(file))
     asking = 0
     for document in file.documents:
         findings += _check_document(document)
         for container in document.containers:
             request = request_of(container, strict=strict)
-            asking += request.asks or container.cards is not None or bool(container.scheduled)
+            asking += asks(container, request)
             findings += [*check_resources(container), *check_unknown_keys(container)]
             findings += check_request(container, request, strict=strict)
+            findings += describe_formats(container, request, model)
     # Containers of a pod share its annotations, and aliases are read once for each of their uses.
     return Checked(
         file.path, tuple(sorted(set(findings))), len(file.containers), asking, file.values
@@ -125,6 +131,15 @@ def check_resources(container: Container) -> Iterator[ManifestFinding]:
             rule = f"differs from the limit, {quoted(limit.text)}"
             fix = f"write {limit.text}, or remove the request"
             yield value_finding(f"request {name}", request, rule, fix)
+
+
+def describe_formats(
+    container: Container, request: ManifestRequest, model: ModelFormats
+) -> Iterator[ManifestFinding]:
+    """Yield which cards have the formats of numbers of its program: a node may have them."""
+    where = f"container {container.name}" if container.name else ""
+    for text in describe_precisions(image_of(container, request, model)):
+        yield node_finding(where, container.node, text, "", level=INFO)
 
 
 def check_request(

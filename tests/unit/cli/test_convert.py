@@ -191,6 +191,28 @@ def test_the_result_is_the_exit_status(
     assert result.exit_code == status
 
 
+def test_the_formats_of_numbers_are_described_and_refuse_nothing(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    file = tmp_path / "compose.yaml"
+    file.write_text(
+        "services: {llm: {image: i, runtime: gpushare, command: vllm --dtype=bfloat16 m, "
+        "environment: {GPUSHARE_MEMORY: 8GiB}}}"
+    )
+    dtype = (
+        "--dtype=bfloat16 requests bfloat16, which needs a card of compute capability 8.0 or newer"
+    )
+    for words in (("validate", str(file)), ("explain", str(file))):
+        alone, with_model = cli(*words), cli(*words, "--model", str(tmp_path))
+        assert alone.exit_code == with_model.exit_code == 0
+        assert dtype in " ".join(alone.stdout.split())
+        assert "quant_method=fp8" not in alone.stdout
+        assert "quant_method=fp8 requests fp8" in with_model.stdout
+    path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1")
+    there = ("--driver", "550.54.15", "--cc", "7.0", "--model", str(tmp_path))
+    assert "config.json: quant_method=fp8 requests fp8" in cli("compat", path, *there).stdout
+    assert cli("explain", "2", "--model", str(tmp_path)).exit_code == 2
+
+
 def test_it_judges_for_another_machine_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
     path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1", args="vllm serve --dtype bfloat16")
     result = cli("compat", path, "--driver", "550.54.15", "--cc", "7.0", "--brand", "Tesla")

@@ -11,7 +11,9 @@ import pytest
 
 from gpushare.compatibility import image
 from gpushare.compatibility import image as images
+from gpushare.compatibility.model import read_model
 from gpushare.compatibility.rules import Image
+from gpushare.errors import UserError
 from gpushare.oci import cuda_compat
 from gpushare.oci.elf import platform_of
 from gpushare.oci.rootfs import Rootfs
@@ -143,3 +145,40 @@ def test_the_requested_precisions_are_read_from_the_command_line(
     assert dict(image.requested_precisions(args, variables)).items() >= expected.items()
     if not expected:
         assert image.requested_precisions(args, variables) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "args", "expected"),
+    [
+        ('{"torch_dtype": "bfloat16"}', [], {"bfloat16": "config.json: torch_dtype=bfloat16"}),
+        ('{"text_config": {"dtype": "bfloat16"}}', ["--dtype=auto"], {"bfloat16"}),
+        ('{"torch_dtype": "bfloat16"}', ["--dtype=half"], {}),  # is converted
+        ('{"torch_dtype": "float16"}', [], {}),
+        ('{"quantization_config": {"quant_method": "fp8"}}', ["--dtype=half"], {"fp8"}),
+        ('{"quantization_config": {"quant_algo": "NVFP4"}}', [], {"fp4"}),
+        ('{"quantization_config": {"format": "float-quantized"}}', [], {"fp8"}),
+        ('{"torch_dtype": ["bfloat16"], "quantization_config": 1}', [], {}),
+        ("[1]", [], {}),
+    ],
+)
+def test_the_formats_of_a_model_are_read_from_its_config(
+    tmp_path: Path, config: str, args: list[str], expected: dict[str, str] | set[str]
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    found = dict(image.requested_precisions(args, {}, read_model(tmp_path)))
+    assert found.keys() == set(expected)
+    assert found == expected or isinstance(expected, set)
+
+
+def test_a_config_that_is_none_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(UserError, match="No such file"):
+        read_model(tmp_path)
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="not a regular file"):
+        read_model(tmp_path)
+    path.unlink()
+    for text, why in ((" " * (1 << 20) + "1", "larger than 1 MiB"), ("{", "not JSON")):
+        path.write_text(text)
+        with pytest.raises(UserError, match=why):
+            read_model(tmp_path)
