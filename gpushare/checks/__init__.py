@@ -27,6 +27,7 @@ from gpushare.host import driver, init_system
 from gpushare.host.driver import files
 from gpushare.host.rooted_tree import RootedTree
 from gpushare.oci.elf import platform_of
+from gpushare.old_drivers import OLDEST_SUPPORTED, describe_old_driver
 from gpushare.protocol.rows import CardRow
 from gpushare.setup import low_level_runtime
 
@@ -165,9 +166,6 @@ def check_mps(
 
 CHAR: Final = Path("/dev/char")
 MEMORY_LIMITS_SINCE: Final = 615  # the first driver with memory limits of its own
-OLDEST_TESTED: Final = 520  # of CUDA 11.8
-#: What 470 lacks of the NVML that gpushare uses (tests/c/real_driver/test_symbols.py).
-SINCE_OLDEST: Final = "nvmlDeviceGetMemoryInfo_v2"
 _USUAL: Final = "x86_64"
 _TEGRA: Final = "/etc/nv_tegra_release"
 _COMPATIBLE: Final = "/proc/device-tree/compatible"
@@ -356,13 +354,8 @@ def _cards(driver_text: str, number: int) -> Check:
 
 def _limits(version: str) -> Iterator[Check]:
     major = version.partition(".")[0]
-    if major.isdigit() and int(major) < OLDEST_TESTED:
-        yield Check(
-            "warn",
-            f"driver {version}: older than {OLDEST_TESTED}; without {SINCE_OLDEST}, memory that "
-            "the driver reserves counts as used",
-            f"install driver {OLDEST_TESTED} or newer",
-        )
+    if known := describe_old_driver(version):
+        yield Check("warn", known, f"install driver {OLDEST_SUPPORTED} or newer")
     if major.isdigit() and int(major) < MEMORY_LIMITS_SINCE:
         yield Check(
             "ok",

@@ -13,6 +13,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.session import TRY
 from gpushare.cli.text import local_time, printable, terminal_table
 from gpushare.errors import ExitStatus, UserError
+from gpushare.old_drivers import describe_old_driver
 from gpushare.protocol.rows import RUN_STATES
 from gpushare.quota.size import format_size, format_use
 
@@ -65,7 +66,7 @@ def ls(session: Session) -> None:
     and the maximum. MODE is unused, shared, or exclusive (one container has the whole card), with
     "cordoned" if gpushare places no new containers on it (see `gpushare card ls`). HEALTH is ok,
     or the problem. If a card has a problem, the exit status is 4. A line below names each claim of
-    Kubernetes whose part of a card no container uses.
+    Kubernetes whose part of a card no container uses, and a driver that is too old to be supported.
 
     On a terminal that is too narrow, columns are left out in this order, and the last line names
     them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, CORES, MEMORY, MODE. If that does not
@@ -76,7 +77,9 @@ def ls(session: Session) -> None:
     cards = client.cards()
     none = "there is no card. To find the cause, run gpushare doctor."
     session.show_rows(
-        cards, lambda rows: "\n".join([_cards(rows), *_idle_claims(rows, client)]), none
+        cards,
+        lambda rows: "\n".join([_cards(rows), *_idle_claims(rows, client), *_old_driver(client)]),
+        none,
     )
     if any(card["health"] != "ok" for card in cards):
         click.get_current_context().exit(ExitStatus.DEGRADED)
@@ -92,6 +95,11 @@ def _idle_claims(cards: list[CardRow], client: Client) -> Iterator[str]:
                 f"{format_size(device['memory_bytes'])} and {device['cores']} % of card "
                 f"{numbers.get(device['card'], device['card'])} and no container"
             )
+
+
+def _old_driver(client: Client) -> Iterator[str]:
+    if known := describe_old_driver(client.status()["driver_version"]):
+        yield printable(known)
 
 
 def _cards(cards: list[CardRow]) -> str:

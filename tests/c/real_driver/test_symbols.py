@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.checks import OLDEST_TESTED, SINCE_OLDEST
+from gpushare.old_drivers import RESERVED, RESERVED_SINCE
 from libhook.table import elf, generate
 from libhook.table.coverage import exported
 from tests.real_driver import RealDriver
@@ -57,4 +57,4 @@ def test_the_simulator_has_the_driver_s_symbols(
 
 def test_what_doctor_says_that_an_old_driver_lacks(real_driver: RealDriver) -> None:
     there = elf.read(real_driver.libraries / "libnvidia-ml.so.1").exported
-    assert (SINCE_OLDEST in there) == (int(real_driver.release) >= OLDEST_TESTED)
+    assert (RESERVED in there) == (int(real_driver.release) >= RESERVED_SINCE)

@@ -104,6 +104,8 @@ def shown_status() -> Iterable[Scene]:
     yield Scene({"cards": rows(card(links=links))}, ("card ls",))
     for more in ({"tenants": 0}, {"warnings": ["no CDI spec"]}):
         yield Scene({"status": [{"ok": True, **STATUS, **more}]}, ("",))
+    for old in ("515.65.01", "418.226.00"):
+        yield Scene({"status": [{"ok": True, **STATUS, "driver_version": old}]}, ("ls",))
     yield Scene(
         {
             "tenants": rows(
