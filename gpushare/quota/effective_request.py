@@ -46,7 +46,7 @@ NOTHING_REQUESTED: Final = "no GPU was requested"
 # Not every docker has --annotation (24 is the first); of a pod the environment asks for nothing.
 ADD: Final = "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)"
 _Which: TypeAlias = "tuple[int | None, tuple[str, ...], tuple[int, ...]]"
-_SHARES: Final = ("fixed-share", "burst-share")
+SHARES: Final = ("fixed-share", "burst-share")
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def _refuse_incomplete(request: QuotaRequest, cards: EngineCards | None) -> None
 
 
 def _policy(request: QuotaRequest) -> str:
-    if request.policy in _SHARES and not request.cores:
+    if request.policy in SHARES and not request.cores:
         fix = _to_add(request, "cores", "e.g. 30")
         raise request.refuse("policy", "requires cores, but none are requested", fix)
     return request.policy or ("fixed-share" if request.cores else "best-effort")

@@ -127,6 +127,8 @@ def accepts_capability(comparisons: Sequence[str], capability: tuple[int, int] |
 ANNOTATION_PREFIX: Final = "gpushare.io/"
 ENV_PREFIX: Final = "GPUSHARE_"
 POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-share")
+#: Those of qGPU's label, which people who come from there write.
+SHORT_POLICIES: Final = {"be": "best-effort", "fs": "fixed-share", "bs": "burst-share"}
 
 # Environment variables of ours that request nothing.
 _NOT_QUOTAS: Final = frozenset(
@@ -257,11 +259,12 @@ KEYS: Final[Mapping[str, Key]] = {
         Key(
             "policy",
             "policy",
-            Choice(POLICIES),
+            Choice(POLICIES, SHORT_POLICIES),
             unchanged,
             "fixed-share: its cores and no more. burst-share: its cores, and more while other "
             "containers leave compute idle. best-effort: an equal part of the compute that is "
-            "not guaranteed to others. native-burst-share: a part of that compute by weight.",
+            "not guaranteed to others. native-burst-share: a part of that compute by weight. "
+            "qGPU's short names fs, bs and be are accepted.",
         ),
         Key(
             "weight",
@@ -354,10 +357,12 @@ def read(name: str, source: ValueSource, text: str, known: Mapping[str, Key]) ->
         raise _unknown(name, source, text, known)
     certain = key.certain(text) if source.kind in {"env", "option", "operator"} else text
     try:
-        written = "" if certain == text else text
-        return RequestedValue(certain, key.parse(certain), source, written=written)
+        value = key.parse(certain)
     except BadValue as bad:
         raise QuotaError(str(source), text, bad.rule, bad.fix) from bad
+    if isinstance(key.parse, Choice) and text.strip() in key.parse.short:
+        certain = str(value)
+    return RequestedValue(certain, value, source, written="" if certain == text else text)
 
 
 _MOST_SUGGESTIONS: Final = 16  # each compares with all keys, and an image writes any number

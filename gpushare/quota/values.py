@@ -8,8 +8,8 @@ lower one; what it returns never requests more than the higher one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from gpushare.quota.errors import BadValue
@@ -99,9 +99,10 @@ def format_percent(percent: Percent) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Reads one of some words."""
+    """Reads one of some words, or a short name of one."""
 
     words: tuple[str, ...]
+    short: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def error(self) -> BadValue:
@@ -110,7 +111,7 @@ class Choice:
 
     def __call__(self, text: str) -> Value:
         """Return the word in `text`; BadValue if it is none of them."""
-        value = text.strip()
+        value = self.short.get(text.strip(), text.strip())
         if value not in self.words:
             raise self.error
         return value

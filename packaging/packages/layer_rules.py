@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from gpushare.daemon.limits import EXCLUSIVE, UNSUPPORTED
-from gpushare.quota.effective_request import ADD
-from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
+from gpushare.quota.effective_request import ADD, SHARES
+from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, SHORT_POLICIES
 from gpushare.quota.request_policy import CONFLICT, SET_BY_PROFILE
 
 from .policy_text import quantity, refusal, text
@@ -38,6 +38,10 @@ def _source(key: str) -> str:
     )
 
 
+_SHARES: Final = [
+    *SHARES,
+    *(short for short, policy in SHORT_POLICIES.items() if policy in SHARES),
+]
 _CARDS: Final = "(?count || ?devices)"
 _MEMORY: Final = "(?memory || ?memory-percent || ?profile)"
 _LIMIT, _AMOUNT = quantity("$memory-limit"), quantity("$memory")
@@ -106,7 +110,7 @@ INCOMPLETE: Final = (
     ),
     Rule(
         "policy",
-        f'?policy && $policy in ["fixed-share", "burst-share"] && {_MEMORY} && !?cores',
+        f"?policy && $policy in {text(_SHARES)} && {_MEMORY} && !?cores",
         refusal(
             "requires cores, but none are requested",
             "add gpushare.io/cores or GPUSHARE_CORES, e.g. 30",

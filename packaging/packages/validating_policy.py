@@ -195,7 +195,7 @@ variables.judged.filter(r, r.key != "" && !(r.key in {text([*KEYS])}) &&
 
 _TABLES: Final = {
     "numbers": text({name: [one.low, one.high] for name, one in _NUMBERS.items()}),
-    "words": text({name: list(one.words) for name, one in _CHOICES.items()}),
+    "words": text({name: [*one.words, *one.short] for name, one in _CHOICES.items()}),
     "forms": text({name: f"^({form})$" for name, (form, _) in FORMS.items()}),
     "advice": text(
         {name: advice(one.error) for name, one in (_NUMBERS | _CHOICES | _PERCENTS).items()}

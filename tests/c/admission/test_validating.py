@@ -85,7 +85,7 @@ VALUES = {
         else ["1", " 7 ", "007", "100", "0", "101", "12.5", "100.0", "100.01", "0.01", "0.0", "00",
               "80/3", "100/1", "101/1", "0/3", "1/0", "1/140", "1/2/3", "1.5/2", "/3", "5 %", ""]
         if isinstance(key.parse, PercentOfMemory)
-        else [*key.parse.words, "other", " ", key.parse.words[0].upper()]
+        else [*key.parse.words, *key.parse.short, "other", " ", key.parse.words[0].upper()]
         if isinstance(key.parse, Choice)
         else ["0", "0,1", "0, 1", "0,0", "GPU-4f1c", "0,,1", "", "A100",
               ",".join("0123456789abcdefgh")]
@@ -124,6 +124,7 @@ MESSAGES: tuple[tuple[dict[str, str], str], ...] = (
     ({"memory": 'a"b\\c'}, ""),
     ({"memory": "1GiB", "policy": "fixed"}, ""),
     ({"memory": "1GiB", "policy": "fixed-share"}, ""),
+    ({"memory": "1GiB", "policy": "fs"}, ""),
     ({"memory": "1GiB", "oversubscribe": "swap"}, ""),
     ({"memory": "1GiB", "backend": "exclusive"}, ""),
     ({"memory": "1GiB", "memory-percent": "10"}, ""),

@@ -342,6 +342,18 @@ def test_a_size_of_host_memory_is_taken_likewise() -> None:
     assert asked.valid().oversubscribe == "host:8GiB"
 
 
+@pytest.mark.parametrize(
+    ("short", "policy"), [("be", "best-effort"), ("fs", "fixed-share"), (" bs ", "burst-share")]
+)
+def test_a_policy_has_the_short_names_of_qgpu(short: str, policy: str) -> None:
+    for asked in (
+        parse_request({"gpushare.io/policy": short}, {}),
+        parse_request({}, {"GPUSHARE_POLICY": short}),
+    ):
+        value = asked.valid().requested["policy"]
+        assert (value.text, value.value, value.shown) == (policy, policy, short)
+
+
 REFUSALS = """\
 annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.
 annotation gpushare.io/memory=4G: ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes.
