@@ -152,11 +152,20 @@ def of_a_mounted_file(bundle: Bundle, volume: Path) -> str:
     return "/env/lib"
 
 
+def of_a_stubs_folder(bundle: Bundle, _volume: Path) -> str:
+    """The toolkit's stub is libcuda.so; images add the other name to run what they have linked."""
+    folder = bundle.rootfs / "usr/local/cuda/lib64/stubs"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so").write_bytes(b"a stub")
+    (folder / "libcuda.so.1").symlink_to("libcuda.so")
+    return "/usr/local/cuda/lib64/stubs"
+
+
 PLACES = [of_the_image, of_the_working_directory, for_newer_processors, of_a_volume]
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("place", [*PLACES, of_a_mounted_file])
+@pytest.mark.parametrize("place", [*PLACES, of_a_mounted_file, of_a_stubs_folder])
 def test_a_driver_that_a_program_searches_first_is_behind_the_filter(
     stack: Stack, tmp_path: Path, place: Callable[[Bundle, Path], str]
 ) -> None:
