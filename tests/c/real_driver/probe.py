@@ -141,6 +141,8 @@ def nvml() -> dict[str, Any]:
 def runtime(path: str, known: list[str]) -> dict[str, Any]:
     """What NVIDIA's runtime library answers, which finds the driver by itself."""
     library = ctypes.CDLL(path)
+    # A static one is linked into a library that has its functions under other names.
+    prefix = "" if address(library, "cudaMalloc") else "static_"
     pointer, number, size = c_void_p(), c_int(-1), c_size_t()
     calls: dict[str, tuple[Any, ...]] = {
         "cudaRuntimeGetVersion": (byref(number),),
@@ -161,14 +163,14 @@ def runtime(path: str, known: list[str]) -> dict[str, Any]:
         "cudaGetLastError": (),
     }
     said: dict[str, Any] = {
-        name: [getattr(library, name)(*arguments), number.value]
+        name: [library[prefix + name](*arguments), number.value]
         for name, arguments in calls.items()
     }
     at = aliases(known)
     for name in ENTRY_POINTS:
         found, status = c_void_p(), c_int(-1)
-        if address(library, "cudaGetDriverEntryPointByVersion"):
-            result = library.cudaGetDriverEntryPointByVersion(
+        if address(library, f"{prefix}cudaGetDriverEntryPointByVersion"):
+            result = library[f"{prefix}cudaGetDriverEntryPointByVersion"](
                 name.encode(), byref(found), 11080, c_uint64(0), byref(status)
             )
         else:

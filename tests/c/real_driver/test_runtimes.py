@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -22,15 +23,39 @@ NO_DEVICE, INSUFFICIENT_DRIVER = 100, 35
 NO_NAME = ""
 
 
-@pytest.fixture(scope="session", params=headers.RELEASES)
+SHARED, STATIC = "/libcudart.so", "/libcudart_static.a"
+#: What nvcc links into a program by default, of one release.
+STATIC_OF = "12.9"
+
+
+@pytest.fixture(
+    scope="session",
+    params=[*((release, SHARED) for release in headers.RELEASES), (STATIC_OF, STATIC)],
+    ids="".join,
+)
 def cudart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runtime library of each release of CUDA that the tables are made from."""
+    release, form = request.param
     generate.CACHE.mkdir(parents=True, exist_ok=True)
-    wheel = headers.wheel(headers.RELEASES[request.param][0], generate.CACHE)
+    wheel = headers.wheel(headers.RELEASES[release][0], generate.CACHE)
     folder = tmp_path_factory.mktemp("cudart")
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if "/libcudart.so" in name)
-        return Path(archive.extract(name, folder))
+        (name,) = (name for name in archive.namelist() if form in name)
+        found = Path(archive.extract(name, folder))
+    return found if form == SHARED else with_exports(found, folder)
+
+
+def with_exports(archive: Path, folder: Path) -> Path:
+    """Return a library that has `archive` linked in, and exports what the probe calls of it."""
+    called = sorted(set(re.findall(r"\bcuda[A-Z]\w+", PROBE.read_text())))
+    text = "".join(
+        f'__asm__(".globl static_{name}\\nstatic_{name}: jmp {name}");\n' for name in called
+    )
+    source = folder / "exports.c"
+    source.write_text(text)
+    return compiled.compile_c(
+        folder / "static.so", "-shared", "-fPIC", source, archive, "-lpthread", "-lrt"
+    )
 
 
 @pytest.mark.thorough  # it downloads
