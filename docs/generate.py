@@ -114,8 +114,8 @@ STATUSES: Final = {
 CODES: Final = {
     ErrorCode.USAGE: "The command line has an unknown command or option, misses an argument, or "
     "has a value that its key cannot have: a size, a percentage, a name that is too long.",
-    ErrorCode.NOT_FOUND: "There is no such container, card, image, file, code or topic, or a name "
-    "is that of several containers.",
+    ErrorCode.NOT_FOUND: "There is no such container, card, ticket, image, file, code or topic, "
+    "or a name is that of several containers.",
     ErrorCode.INVALID: "A file has an error, or misses what the command needs.",
     ErrorCode.UNREACHABLE: "gpushared does not run or does not respond.",
     ErrorCode.REFUSED: "The request is valid, but no card has room, the node's policy does not "

@@ -49,7 +49,7 @@ class RequestRefused(UserError):
 
 
 class UnknownTenant(UserError):
-    """No container or card has that name, or more than one; `candidates` are similar names."""
+    """No container, card or ticket has that name, or several have; `candidates` are similar."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -247,7 +247,7 @@ def _final(message: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
         raise BadRequest(text)
     if code == protocol.CODE_NOT_FOUND:
         candidates = [str(name) for name in message.get("candidates", [])]
-        key = "card" if "card" in fields else "name"
+        key = str(message.get("key", "name"))
         raise UnknownTenant(text, candidates, key=key, value=fields.get(key))
     raise DaemonError(text)
 

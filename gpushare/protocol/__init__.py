@@ -75,7 +75,7 @@ STOP_TIMEOUT_MAX_SECONDS: Final = 3600
 
 CODE_REFUSED: Final = "refused"  # no room, bad key, bad value: then with `key`, `value` and `fix`
 CODE_INVALID: Final = "invalid"  # the request itself is malformed
-CODE_NOT_FOUND: Final = "not-found"  # no such card or tenant, or several: see `candidates`
+CODE_NOT_FOUND: Final = "not-found"  # no such tenant, card or ticket (`key`); see `candidates`
 CODE_FORBIDDEN: Final = "forbidden"  # not allowed for this caller
 CODE_INTERNAL: Final = "internal"  # the daemon failed
 

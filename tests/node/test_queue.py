@@ -10,7 +10,9 @@ from typing import Final
 import pytest
 
 from gpushare.config import QueueLimits
-from gpushare.daemon.lifecycle.queue import CANCELLED, EXPIRED, STARTED, TIMED_OUT
+from gpushare.daemon.lifecycle.queue import CANCELLED, EXPIRED, STARTED, TIMED_OUT, TicketNotFound
+from gpushare.daemon.service.control_server import refusal_packet
+from gpushare.protocol import CODE_NOT_FOUND
 
 from .node import StoryNode, node
 
@@ -86,6 +88,11 @@ def test_who_is_cancelled_leaves_the_list_and_its_place_to_the_next(one: StoryNo
     assert [row["name"] for row in one.ask("queue")["rows"]] == ["c"]
     assert third.waits(1)
     assert second.end == CANCELLED
+    with pytest.raises(TicketNotFound) as caught:
+        second.cancel()
+    packet = refusal_packet(caught.value)
+    assert packet is not None
+    assert (packet["code"], packet["key"]) == (CODE_NOT_FOUND, "ticket")
 
 
 @pytest.mark.parametrize("cause", ROOM)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.eviction.preconditions import CannotRestore
+from gpushare.daemon.placement.request import NoSuchCard
+from gpushare.daemon.service.control_server import refusal_packet
+from gpushare.protocol import CODE_NOT_FOUND
 
 from .node import StoryNode, node
 
@@ -37,8 +39,11 @@ def test_what_is_set_holds_until_it_is_reset(tmp_path: Path) -> None:
 def test_it_moves_to_no_card_that_does_not_exist(tmp_path: Path) -> None:
     with node(tmp_path) as one:
         one.opens("a", "10GiB")
-        with pytest.raises(CannotRestore, match="card 7 does not exist"):
+        with pytest.raises(NoSuchCard, match="card 7 does not exist") as caught:
             one.ask("move", name="a", card="7")
+    packet = refusal_packet(caught.value)
+    assert packet is not None
+    assert (packet["code"], packet["key"]) == (CODE_NOT_FOUND, "card")  # as `card drain 7`
 
 
 def quota(one: StoryNode) -> int:

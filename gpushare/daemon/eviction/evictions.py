@@ -51,7 +51,7 @@ from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import CardCapacity
-from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
+from gpushare.daemon.placement.request import NoRoom, PlacementRequest, find_card
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
@@ -285,10 +285,7 @@ class Evictions:
 
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)
-        try:
-            card = find_card(name, state.accounts.capacities()).card
-        except NoSuchCard as error:
-            raise CannotRestore(str(error)) from error
+        card = find_card(name, state.accounts.capacities()).card
         is_there = [allocation.uuid for allocation in record.allocations] == [card.uuid]
         if record.eviction is None:
             if is_there:

@@ -33,7 +33,9 @@ from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Call, Worker, WorkerPool, credentials
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
+from gpushare.daemon.lifecycle.queue import TicketNotFound
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
@@ -161,10 +163,13 @@ def reply(fields: Mapping[str, Any] | None = None) -> ControlReply:
     return (), fields or {}
 
 
-#: The first that an error is one of says its code. A spec that cannot be read contains no request:
-#: a container that has only a weak marker starts without a GPU (runtime/launcher.c, judge).
+#: What is not there, if it is no container.
+_NOT_FOUND: Final[Mapping[type[Exception], str]] = {NoSuchCard: "card", TicketNotFound: "ticket"}
+#: The first that an error is one of says its code, and that the exit status (gpushare/errors.py).
+#: A spec that cannot be read contains no request: a container that has only a weak marker starts
+#: without a GPU (runtime/launcher.c, judge).
 _CODES: Final = (
-    (protocol.CODE_NOT_FOUND, (TenantNotFound, ReservationNotFound)),
+    (protocol.CODE_NOT_FOUND, (TenantNotFound, ReservationNotFound, *_NOT_FOUND)),
     (protocol.CODE_FORBIDDEN, (Forbidden,)),
     (protocol.CODE_INVALID, (MalformedRequest, protocol.ProtocolError)),
     (protocol.CODE_REFUSED, (QuotaError, UserError)),
@@ -179,7 +184,8 @@ def refusal_packet(error: Exception) -> dict[str, Any] | None:
         return None
     text, about = str(error), dict[str, Any]()
     if code == protocol.CODE_NOT_FOUND:
-        about = {"candidates": getattr(error, "candidates", [])}
+        key = _NOT_FOUND.get(type(error), "name")
+        about = {"key": key, "candidates": getattr(error, "candidates", [])}
     elif isinstance(error, QuotaError):
         value = None if error.value is None else error.value[:_MOST_SHOWN]
         about = {"key": error.where[:_MOST_SHOWN], "value": value, "fix": error.fix[:_MOST_SHOWN]}

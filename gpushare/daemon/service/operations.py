@@ -34,7 +34,7 @@ from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import cards, reload, resize
 from gpushare.daemon.operator.run_state import RunControl, StopRequest
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.placement.request import NoSuchCard, find_card
+from gpushare.daemon.placement.request import find_card
 from gpushare.daemon.service.control_server import (
     BoundOperation,
     ControlReply,
@@ -393,11 +393,8 @@ class Operations:
         return self._card(named.uuid)
 
     def _named(self, card: str) -> Card:
-        """Return the card of a request; TenantNotFound."""
-        try:
-            return find_card(card, self._state.accounts.capacities()).card
-        except NoSuchCard as error:
-            raise TenantNotFound(str(error), []) from error
+        """Return the card of a request; NoSuchCard."""
+        return find_card(card, self._state.accounts.capacities()).card
 
     def _card(self, uuid: str) -> ControlReply:
         """Answer with the card as it is now."""

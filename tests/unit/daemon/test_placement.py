@@ -16,7 +16,6 @@ import pytest
 
 from gpushare import config
 from gpushare.daemon.cards.nvml_client import nvlink_link, pcie_link
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.operator.resize import check_memory_growth
 from gpushare.daemon.placement.choose import place_request
@@ -334,11 +333,11 @@ def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None
 @pytest.mark.parametrize("card", ["9", "abc", "GPU-00000000"])
 @pytest.mark.parametrize("op", ["card-policy", "card-cordon", "card-uncordon"])
 def test_a_card_that_does_not_exist_is_not_found(tmp_path: Path, op: str, card: str) -> None:
-    with cordon_node(tmp_path) as made, pytest.raises(TenantNotFound) as caught:
+    with cordon_node(tmp_path) as made, pytest.raises(NoSuchCard) as caught:
         ask_node(made, op, card=card)
     packet = refusal_packet(caught.value)
     assert packet is not None
-    assert packet["code"] == CODE_NOT_FOUND
+    assert (packet["code"], packet["key"]) == (CODE_NOT_FOUND, "card")
     assert f"card {card} does not exist" in packet["error"]
 
 
