@@ -22,6 +22,7 @@ from gpushare.quota.dialects.schedulers import (
     KUBESHARE,
     NVSHARE,
     ORIONX,
+    SWARM,
     VOLCANO,
 )
 from gpushare.quota.dialects.volcengine import MGPU
@@ -47,6 +48,7 @@ DIALECTS: Final = {
         KUBESHARE,
         NVSHARE,
         ORIONX,
+        SWARM,
         AWS,
         GKE,
         *OTHERS,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers and libraries: Koordinator, KubeShare, nvshare, OrionX, KAI and Run:ai, Volcano."""
+"""Schedulers and libraries: Koordinator, KubeShare, nvshare, OrionX, KAI, Volcano, Docker Swarm."""
 
 from __future__ import annotations
 
@@ -410,4 +410,23 @@ HUAWEI: Final = Dialect(
     equal_requests=True,
     domains=("volcano.sh/gpu-",),
     notes=("volcano.sh/gpu-mem.128Mi must divide into whole units of 128 MiB on each card.",),
+)
+
+# Docker Swarm: what `docker service create --generic-resource gpu=1` allocates of a node's
+# node-generic-resources. Source: swarmkit, api/genericresource, EnvFormat; NVIDIA's toolkit,
+# swarm-resource.
+SWARM: Final = Dialect(
+    "swarm",
+    "Docker Swarm",
+    rows=tuple(
+        env.request(
+            f"DOCKER_RESOURCE_{kind}", "The cards that Swarm's scheduler chose.", VISIBLE, "devices"
+        )
+        for kind in ("GPU", "NVIDIA-GPU")
+    ),
+    domains=("DOCKER_RESOURCE_",),
+    notes=(
+        "A kind of resource other than gpu and nvidia-gpu is not known to be a card.",
+        "Name each card on its node: of a resource that is only counted, the number is an index.",
+    ),
 )
