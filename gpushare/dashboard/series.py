@@ -172,7 +172,7 @@ def _figure(subject: str, name: str) -> MetricFigure:
 
 def _name(subject: CardSubject | ContainerSubject) -> str:
     if isinstance(subject, CardSubject):
-        return f"card {subject.index}"
+        return f"card {subject.name}"
     return subject.name or subject.id[:12]
 
 

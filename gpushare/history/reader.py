@@ -50,7 +50,10 @@ class HistoryUnreadable(UserError):
 
 @dataclass(frozen=True)
 class CardSubject:
-    """A card; `first` and `last` are when it was seen."""
+    """A card; `first` and `last` are when it was seen.
+
+    `name` is its index, or its UUID if another card was seen later with that index.
+    """
 
     uuid: str
     index: int
@@ -59,6 +62,7 @@ class CardSubject:
     first: float
     last: float
     subject: int  # its number in the history
+    name: str
 
 
 @dataclass(frozen=True)
@@ -107,17 +111,20 @@ class HistoryReader:
 
     def cards(self, since: float, until: float) -> list[CardSubject]:
         """Return the cards that were seen in the range, by index."""
+        rows = self.query(
+            "SELECT subject.id, first / 1000.0, coalesce(seen.last, subject.last) / 1000.0 "
+            "AS final, uuid, number, model, memory_bytes FROM subject "
+            "LEFT JOIN seen ON seen.subject = subject.id "
+            "JOIN card ON card.id = card WHERE container = 0 ORDER BY number, final, uuid"
+        )
+        latest = {index: uuid for _, _, _, uuid, index, *_ in rows}
         return [
-            CardSubject(uuid, index, model, size, first / 1000, last / 1000, subject)
-            for subject, first, last, uuid, index, model, size in self.query(
-                "SELECT subject.id, first, coalesce(seen.last, subject.last) AS final, uuid, "
-                "number, model, memory_bytes FROM subject "
-                "LEFT JOIN seen ON seen.subject = subject.id "
-                "JOIN card ON card.id = card WHERE container = 0 "
-                "AND final >= ? AND first < ? ORDER BY number, uuid",
-                1000 * since,
-                1000 * until,
+            CardSubject(
+                *(uuid, index, model, size, first, last, subject),
+                name=str(index) if latest[index] == uuid else uuid,
             )
+            for subject, first, last, uuid, index, model, size in rows
+            if last >= since and first < until
         ]
 
     def containers(self, since: float, until: float) -> list[ContainerSubject]:

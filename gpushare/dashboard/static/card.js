@@ -39,8 +39,8 @@ export function card(state) {
 
   async function update({ state: wanted, now, subjects, range, signal }) {
     const known = new Map([...subjects.cards, ...now.cards].map((one) => [one.uuid, one]));
-    const uuid = state.id || wanted.card || [...known.keys()][0];
-    const choices = [...known].map(([key, one]) => [key, `${one.index}: ${one.model}`]);
+    const uuid = state.id || wanted.card || now.cards[0]?.uuid || [...known.keys()][0];
+    const choices = [...known].map(([key, one]) => [key, `${one.name ?? one.index}: ${one.model}`]);
     fill(head, select("choose", "Card", choices, uuid, (id) => change({ id })));
     const live = now.cards.find((one) => one.uuid === uuid);
     fill(about, live ? cardFacts(live) : el("p", { class: "none" }, noneOf(now, "gpushared does not report this card now.")));

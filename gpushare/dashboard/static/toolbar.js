@@ -81,7 +81,7 @@ export function toolbar(state, refresh) {
 const sorted = (values) => [...new Set(values)].filter(Boolean).sort();
 
 export function setOptions(state, now, subjects) {
-  const cards = new Map([...subjects.cards, ...now.cards].map((card) => [card.uuid, `${card.index}: ${card.model}`]));
+  const cards = new Map([...subjects.cards, ...now.cards].map((card) => [card.uuid, `${card.name ?? card.index}: ${card.model}`]));
   const all = [...now.tenants.map((one) => ({ ...one, namespace: one.pod?.namespace, pod: one.pod?.name })), ...subjects.containers];
   const found = {
     cards: [...cards],

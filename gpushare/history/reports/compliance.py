@@ -26,7 +26,7 @@ COMPLIANCE: Final = (
     ReportColumn(
         "container", "Container", TEXT, "The container, or the program without an allocation."
     ),
-    ReportColumn("card", "Card", TEXT, "The index of the card."),
+    ReportColumn("card", "Card", TEXT, "The card's index, or its UUID if it was exchanged."),
     ReportColumn(
         "kind",
         "Over",

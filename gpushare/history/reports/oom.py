@@ -44,7 +44,7 @@ OOM: Final = (
     ReportColumn(
         "container", "Container", TEXT, "The container; of an XID error, those on the card."
     ),
-    ReportColumn("card", "Card", TEXT, "The index of the card."),
+    ReportColumn("card", "Card", TEXT, "The card's index, or its UUID if it was exchanged."),
     ReportColumn(
         "kind",
         "What",

@@ -101,7 +101,7 @@ def _steps(source: ReportSource, by: str) -> Iterator[tuple[float, dict[str, _Mo
 def _grouped(source: ReportSource, by: str) -> Iterator[tuple[str, Interval]]:
     if by in _CARDS:
         for card, interval in source.card_intervals():
-            yield str(card.index) if by == "card" else "all", interval
+            yield card.name if by == "card" else "all", interval
         return
     for number, interval in source.container_intervals():
         container, _ = source.subjects[number]
@@ -124,7 +124,7 @@ def _row(source: ReportSource, by: str, group: str, found: _Peaks) -> Row:
     cards = [
         card.memory_bytes
         for card in source.cards.values()
-        if by in _CARDS and group in {"all", str(card.index)}
+        if by in _CARDS and group in {card.name, "all" if card.name == str(card.index) else ""}
     ]
     capacity = sum(cards) if cards else None
     whole = capacity or found.requested

@@ -114,9 +114,9 @@ class ReportSource:
                 yield cards[number], interval
 
     def card_name(self, uuid: str) -> str:
-        """Return the index of a card, or its UUID if it is not known."""
+        """Return the name of a card, or its UUID if it is not known."""
         card = self.cards.get(uuid)
-        return uuid if card is None else str(card.index)
+        return uuid if card is None else card.name
 
     def labels_on(self, key: str, uuid: str) -> dict[str, str]:
         """Return what the rows of a container on a card can be grouped by."""

@@ -31,7 +31,9 @@ def _distinct(keys: Iterable[Any]) -> int:
 
 
 _CONTAINER: Final = ReportColumn("container", "Container", TEXT, "The container.")
-_CARD: Final = ReportColumn("card", "Card", TEXT, "The index of the card.")
+_CARD: Final = ReportColumn(
+    "card", "Card", TEXT, "The card's index, or its UUID if it was exchanged."
+)
 _CONTAINERS: Final = ReportColumn(
     "containers",
     "Containers",

@@ -16,9 +16,14 @@ from gpushare.history.reports.columns import ReportTable
 from gpushare.history.reports.compliance import COMPLIANCE_EVENTS
 from gpushare.history.reports.oom import OOM_EVENTS
 from gpushare.history.reports.usage import IDLE_EVENTS
+from gpushare.history.store import HistoryStore
+from gpushare.metrics_schema import Metrics
 from gpushare.prices import Prices, Rate
+from tests.unit.exporter import made
 
 from .world import GIB, HOUR, T0, UUIDS, Actor, read, record
+
+MIB = 1 << 20
 
 
 def steady(gib: float, percent: float) -> Any:
@@ -222,6 +227,23 @@ def test_peaks_are_of_one_time(tmp_path: Path) -> None:
     assert spaces["b"]["used_p95_bytes"] == 3 * GIB
     assert node["used_peak_bytes"] == 14 * GIB
     assert node["capacity_bytes"] == 280 * GIB
+
+
+def test_a_card_that_was_exchanged_is_another_card(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    for at, uuid in ((0, "GPU-old"), (10, "GPU-old"), (3600, "GPU-new"), (3610, "GPU-new")):
+        card = made.card(0, uuid=uuid, used_bytes=(at + 1) * MIB)
+        store.write(T0 + at, Metrics(cards=[card], tenants=[], node=made.node(started=T0 - HOUR)))
+    with read(tmp_path, 0, 2 * HOUR) as source:
+        cards = {row["card"]: row for row in rows(make_report("peak", source))}
+        [node] = make_report("peak", source, "node").rows
+    assert {name: row["used_peak_bytes"] // MIB for name, row in cards.items()} == {
+        "GPU-old": 11,
+        "0": 3611,
+    }
+    assert {row["capacity_bytes"] for row in (*cards.values(), node)} == {140 * GIB}
+    with read(tmp_path, 0, HOUR / 2) as source:  # and where only the earlier one was seen
+        assert [card.name for card in source.cards.values()] == ["GPU-old"]
 
 
 def test_oom_has_the_memory_before_a_refusal_and_a_crash(tmp_path: Path) -> None:
