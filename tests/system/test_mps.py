@@ -234,6 +234,7 @@ def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsN
         wait_until(lambda: bool(node.events("mps-server-faulted")))
         (fault,) = node.events("mps-server-faulted")
         assert (fault["name"], fault["ended"]) == (culprit.id, [victim.id])
+        wait_until(lambda: bool(node.events("tenant-lost-mps-server")))
         (lost,) = node.events("tenant-lost-mps-server")
         assert lost["name"] == victim.id
         assert culprit.id in lost["cause"]
