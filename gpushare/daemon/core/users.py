@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The users of this host. A subordinate uid (subuid(5)) belongs to the user who may map it.
+"""The users of this host. A uid that subuid(5) gives a user to map counts as that user.
 
 What a limit allows one user is for an account and its ranges together. Ranges may overlap: a uid in
 two of them counts for both owners. A uid of no account and no range is somebody's who can make many

@@ -443,10 +443,11 @@ class ControlProcess:
         return cls(child.pid, processes.start_time(child.pid) or 0, child)
 
     def require_descriptors(self) -> None:
-        """OSError if it can accept no connection any more.
+        """OSError if no descriptor is left with which it could accept a connection.
 
-        It loses one for each connection that ends before it says its type (535 to 555), also of a
-        user who may do nothing else. Without one, it fills its log, and answers nobody.
+        NVIDIA's program (535 to 555) loses a descriptor for each client that connects and leaves
+        before it has said its type, and any user may connect. With none left, the program fills its
+        log and answers nobody.
         """
         with contextlib.suppress(PermissionError):
             limit, _ = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)

@@ -5,6 +5,9 @@ Written from KEP-5075 and the behaviour of k8s.io/dynamic-resource-allocation (`
 request names some capacities; of the others the policy's default is consumed, without a policy all
 of it. An amount is raised to `min` and to the next step, and refused above `max`. A device fits if
 what all its claims consume does not exceed its capacity.
+
+Seen with the real scheduler of 1.36.2, on one node: the counting of claims. Never: its
+queue, several nodes, or another version.
 """
 
 from __future__ import annotations
