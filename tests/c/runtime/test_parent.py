@@ -28,7 +28,7 @@ mkdir -p "{folder}/state/ID"
 mkfifo "{folder}/state/{pipe}"
 sh -c 'exec 3<>"{folder}/state/{pipe}"; exec sleep 1000' >/dev/null 2>&1 </dev/null &
 echo $! >"{folder}/init"
-while [ "$(readlink /proc/$!/fd/3)" = "" ]; do sleep 0.01; done
+until [ /proc/$!/fd/3 -ef "{folder}/state/{pipe}" ]; do sleep 0.01; done
 {end}
 """
 
