@@ -5,6 +5,7 @@
 #include "child.h"
 #include "cleanup.h"
 #include "client.h"
+#include "driver_params.h"
 #include "init.h"
 #include "log.h"
 
@@ -78,28 +79,32 @@ static void delete_container(
 		wait_for(pid);
 }
 
-/* Tell gpushared that `init` is the container's; false and a reason. */
-static bool bind_init(const struct args *args, const struct config *config, const char *key,
-	pid_t init, struct reply *reply)
+/* Tell gpushared that `init` is the container's, as `created` answered; false and a reason. */
+static bool bind_init(const struct args *args, const struct config *config,
+	const struct reply *created, pid_t init, struct reply *reply)
 {
 	struct request request;
+	const char *uncovered = NULL;
 	CLEANUP_FD int pidfd = (int)syscall(SYS_pidfd_open, init, 0);
 
 	if (pidfd < 0) {
 		snprintf(reply->message, sizeof(reply->message), "pidfd_open: %s", strerror(errno));
 		return false;
 	}
+	if (created->covers[0])
+		uncovered = driver_params_cover(pidfd, created->copy, created->covers);
 	request_begin(&request, "bind");
-	request_string(&request, "key", key);
+	request_string(&request, "key", created->key);
 	request_string(&request, "id", args->id);
-	/* The create request was longer. */
-	request_end(&request);
+	if (uncovered)
+		request_string(&request, "uncovered", uncovered);
+	request_end(&request); /* it fits: an id is the name of a folder */
 	return client_call(config->socket, &request, &pidfd, 1,
 		       (struct patience){CLIENT_START_MS, CLIENT_FINAL_MS}, reply) == CLIENT_OK;
 }
 
-_Noreturn void binding_create(const struct args *args, const struct config *config, const char *key,
-	char **argv, int (*exec)(const struct config *, char **))
+_Noreturn void binding_create(const struct args *args, const struct config *config,
+	const struct reply *created, char **argv, int (*exec)(const struct config *, char **))
 {
 	const struct start start = {config, argv, exec};
 	struct child child = {0};
@@ -116,7 +121,7 @@ _Noreturn void binding_create(const struct args *args, const struct config *conf
 		kill_init(init);
 		child_exit_alike(&child);
 	}
-	if (init > 0 && bind_init(args, config, key, init, &reply))
+	if (init > 0 && bind_init(args, config, created, init, &reply))
 		child_exit_alike(&child);
 	if (init <= 0)
 		snprintf(reply.message, sizeof(reply.message),

@@ -8,11 +8,12 @@
 #define GPUSHARE_RUNTIME_BINDING_H
 
 #include "args.h"
+#include "client.h"
 #include "config.h"
 
-/* `key` is the tenant's; `exec` becomes the low-level runtime with the arguments that it is given,
- * and returns only on failure. */
-_Noreturn void binding_create(const struct args *args, const struct config *config, const char *key,
-	char **argv, int (*exec)(const struct config *, char **));
+/* `created` is gpushared's answer to the create; `exec` becomes the low-level runtime with the
+ * arguments that it is given, and returns only on failure. */
+_Noreturn void binding_create(const struct args *args, const struct config *config,
+	const struct reply *created, char **argv, int (*exec)(const struct config *, char **));
 
 #endif

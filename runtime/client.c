@@ -176,6 +176,7 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 {
 	struct json json;
 	struct json_text key, error = {0}, code = {0}, tenant = {0}, bind = {0};
+	struct json_text covers = {0}, copy = {0};
 	bool ack = false, answers = false, ok = false, row = false, starting = false;
 
 	json_begin(&json, packet, length);
@@ -197,6 +198,10 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 			taken = json_string(&json, &tenant);
 		else if (json_text_is(&key, "bind"))
 			taken = json_string(&json, &bind);
+		else if (json_text_is(&key, "covers"))
+			taken = json_string(&json, &covers);
+		else if (json_text_is(&key, "copy"))
+			taken = json_string(&json, &copy);
 		else if (json_text_is(&key, "row"))
 			row = true;
 		if (!taken)
@@ -208,6 +213,10 @@ static enum packet_kind packet_read(char *packet, size_t length, struct reply *r
 		reply->binds = tenant.at &&
 			       json_text_copy(&tenant, reply->key, sizeof(reply->key)) && bind.at &&
 			       json_text_is(&bind, "launcher");
+		if (!covers.at || !copy.at ||
+			!json_text_copy(&covers, reply->covers, sizeof(reply->covers)) ||
+			!json_text_copy(&copy, reply->copy, sizeof(reply->copy)))
+			reply->covers[0] = '\0';
 		return PACKET_DONE;
 	}
 	if (!code.at || !json_text_copy(&code, reply->code, sizeof(reply->code)))

@@ -6,6 +6,7 @@
 #ifndef GPUSHARE_RUNTIME_CLIENT_H
 #define GPUSHARE_RUNTIME_CLIENT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -42,6 +43,9 @@ struct reply {
 	char message[CLIENT_REPLY_MAX + 1]; /* why, for anything but CLIENT_OK */
 	char key[17];			    /* of CLIENT_OK: the tenant's, or "" */
 	bool binds;			    /* of CLIENT_OK: the launcher binds the container */
+	/* With `binds`: the file below /proc that the launcher is to cover in it, or "", and with
+	 * which file of the host. */
+	char covers[64], copy[PATH_MAX];
 };
 
 /* How long to wait, in milliseconds: for a daemon that is being started (0: not at all), and after

@@ -243,7 +243,7 @@ int main(int argc, char **argv)
 	if (args.creates && !admit(&args, &config, &reply))
 		return EXIT_REFUSED;
 	if (reply.binds && strcmp(args.verb, "create") == 0)
-		binding_create(&args, &config, reply.key, argv, exec_runtime);
+		binding_create(&args, &config, &reply, argv, exec_runtime);
 	if (args.checkpoints && args.id && !admit_checkpoint(&args, &config))
 		return EXIT_REFUSED;
 	return exec_runtime(&config, argv);

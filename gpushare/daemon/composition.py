@@ -111,7 +111,7 @@ def build_state(
         accounts=accounts,
         limits=MemoryLimits(accounts, threads.decide),
         mounts=mounts,
-        params=DriverParams(config.run_dir / "driver-params", loop),
+        params=DriverParams(config.run_dir / "driver-params"),
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
@@ -159,7 +159,7 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     audit, servers = Audit(state, freezer), MpsSupervisor(state)
     control = RunControl(state, freezer, audit, servers)
     state.node.mps.bypassed.listeners.append(audit.mps_bypassed)
-    state.tenants.released.listeners += (servers.release, state.params.forget)
+    state.tenants.released.listeners.append(servers.release)
     state.watch.ended.listeners.append(
         lambda key: state.decide.submit(lambda: release.handle_process_end(key, state))
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -134,11 +133,6 @@ def unmount_all(target: MountPath) -> None:
 
 _OPEN_TREE: Final = 428  # of every architecture; Linux 5.2
 _OPEN_TREE_CLONE: Final = 1
-_MOVE_MOUNT: Final = 429  # Linux 5.2
-_FROM_AND_TO_EMPTY_PATH: Final = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH
-_MOUNT_SETATTR: Final = 442  # Linux 5.12
-_AT_EMPTY_PATH: Final = 0x1000
-_PROC_SUPER_MAGIC: Final = 0x9FA0
 
 
 def clone(target: MountPath) -> int:
@@ -147,26 +141,6 @@ def clone(target: MountPath) -> int:
     descriptor: int = _libc.syscall(_OPEN_TREE, -1, os.fsencode(_path(target)), flags)
     _check(descriptor, target)
     return descriptor
-
-
-def restrict(copy: int, flags: int) -> None:
-    """Make what `clone` returned private, with MS_RDONLY, MS_NOSUID, MS_NODEV or MS_NOEXEC too."""
-    wanted = struct.pack("4Q", flags, 0, MS_PRIVATE, 0)  # MOUNT_ATTR_* are the same numbers
-    size = ctypes.c_size_t(len(wanted))
-    _check(_libc.syscall(_MOUNT_SETATTR, copy, b"", _AT_EMPTY_PATH, wanted, size), copy)
-
-
-def move(copy: int, target: int) -> None:
-    """Mount `copy`, which `clone` returned, on the file or folder that is open at `target`."""
-    _check(_libc.syscall(_MOVE_MOUNT, copy, b"", target, b"", _FROM_AND_TO_EMPTY_PATH), target)
-
-
-def require_procfs(descriptor: int) -> None:
-    """Raise OSError (EXDEV) unless what is open at `descriptor` is of procfs."""
-    status = (ctypes.c_long * 32)()  # more than struct statfs, which begins with f_type
-    _check(_libc.fstatfs(descriptor, status), descriptor)
-    if status[0] != _PROC_SUPER_MAGIC:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), _path(descriptor))
 
 
 def own_shared_memory() -> None:

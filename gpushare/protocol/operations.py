@@ -289,10 +289,13 @@ class ClientOperations:
         raise NotImplementedError
 
     @operation("bind", OPENER, thread="decide", logs_refusal=True)
-    def bind(self, key: Key, identity: ContainerId, pid: Pid | None = None) -> None:
+    def bind(
+        self, key: Key, identity: ContainerId, pid: Pid | None = None, uncovered: Name = ""
+    ) -> None:
         """Bind the reservation `key` to the lifetime of process `pid`.
 
-        The launcher that created a container sends a pidfd of its process instead, as root.
+        The launcher that created a container sends a pidfd of its process instead, as root, and in
+        `uncovered` why it could not cover what the create's answer named.
         """
 
     @operation("release", OPENER, thread="decide")

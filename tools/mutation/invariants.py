@@ -69,8 +69,8 @@ INVARIANTS: Final = (
         "no-unbound-create",
         "A container that its launcher cannot bind does not outlive its create.",
         "runtime/binding.c",
-        "if (init > 0 && bind_init(args, config, key, init, &reply))",
-        "if (init > 0 || bind_init(args, config, key, init, &reply))",
+        "if (init > 0 && bind_init(args, config, created, init, &reply))",
+        "if (init > 0 || bind_init(args, config, created, init, &reply))",
         ("tests/c/runtime/test_parent.py::test_a_container_that_is_not_bound_is_taken_away",),
     ),
     Invariant(

@@ -194,7 +194,6 @@ class _Creation:
             edited = self._edited(request, record)
             bundle.check()
             self._ledger.require(record)
-            state.params.note_create(record.key, original)
             spec.store(bundle.bundle_fd, edited, self._loaded)
         except BaseException:
             log_reserved(record, self._node)
@@ -202,7 +201,8 @@ class _Creation:
             raise
         state.loop.soon(lambda: follow_reservation(record, state))
         binder = LAUNCHER if record.cgroup else "hook"
-        return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+        covered = state.params.to_cover(original) if record.cgroup else {}
+        return {"mode": request.effective.kind, "key": record.key, "bind": binder, **covered}
 
     def _applicant(self, request: ContainerRequest) -> TenantIdentity:
         bundle, original, node = self._bundle, self._original, self._node

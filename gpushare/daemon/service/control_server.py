@@ -30,7 +30,7 @@ from typing import Any, Final, Literal
 
 from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
-from gpushare.daemon.core.loop import Call, Worker, WorkerPool, credentials
+from gpushare.daemon.core.loop import Worker, WorkerPool, credentials
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
 from gpushare.daemon.lifecycle.queue import TicketNotFound
@@ -124,8 +124,6 @@ class ControlRequest:
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
     waits: Callable[[float], None] = lambda _: None  # has the caller wait for so many seconds more
     about: dict[str, Any] = field(default_factory=dict)  # its subject, for the log of a refusal
-    #: What is still to be done, by other threads: the answer is sent when it calls its argument.
-    before_answer: list[Callable[[Call], None]] = field(default_factory=list)
 
     def refuse_tenants(self) -> None:
         """Raise Forbidden if the caller is a container's process, or has exited."""
@@ -476,21 +474,12 @@ class ControlServer:
             failure = str(final["code"])
             packets = [protocol.encode(final)]
 
-        def send() -> None:
-            self._loop.first(lambda: self._finish(connection, packets))
-
-        if request.before_answer:
-            request.before_answer.pop()(send)
-        else:
-            send()
+        self._loop.first(lambda: self._finish(connection, packets))
         return failure
 
     def _finish(self, connection: Connection, packets: list[bytes]) -> None:
-        if not packets:
-            return  # it is sent already
         connection.busy = connection.queued = False
         connection.outgoing.extend(packets)
-        packets.clear()
         self._flush(connection)
 
     def _refuse(self, connection: Connection, text: str, code: str = protocol.CODE_INVALID) -> None:

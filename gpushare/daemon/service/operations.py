@@ -15,6 +15,7 @@ from signal import Signals
 from typing import Any, Final
 
 from gpushare import protocol
+from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.identity import processes
@@ -140,7 +141,7 @@ class Operations:
         return reply()
 
     def bind(
-        self, request: ControlRequest, key: str, identity: str, pid: int | None
+        self, request: ControlRequest, key: str, identity: str, pid: int | None, uncovered: str
     ) -> ControlReply:
         caller, fds = request.peer, request.fds
         if fds:  # its launcher has made it, and sends a pidfd of its init process
@@ -154,9 +155,8 @@ class Operations:
         if not caller.is_root and processes.owner_of(pid) != caller.uid:
             raise Forbidden(f"process {pid} is another user's")
         bind.bind(key, identity, pid, caller.pid, self._state, pidfd=next(iter(fds), None))
-        cover = self._state.params.at_bind(key, fds[0]) if fds else None
-        if cover is not None:
-            request.before_answer.append(cover)
+        if fds and uncovered:
+            log("driver-params-not-covered", "warning", tenant=key, error=uncovered)
         return reply()
 
     def release(self, key: str, identity: str) -> ControlReply:

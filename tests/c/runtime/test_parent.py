@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -85,6 +86,16 @@ def test_the_init_is_bound_by_a_pidfd_before_the_launcher_returns(place: Launche
     assert len(bind.fds) == 1
     assert "pidfd" in bind.fds[0]
     assert is_alive(inits[1])
+
+
+def test_what_the_launcher_cannot_cover_is_told_with_the_bind(place: LauncherBundle) -> None:
+    runtime(place, "exit 0")
+    answer = json.dumps({**json.loads(BINDS), "covers": "driver/none", "copy": "/proc/version"})
+    with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, answer.encode()]) as daemon:
+        assert place.create().status == 0
+    told = daemon.asked[1].request["uncovered"]
+    assert told == os.strerror(errno.ENOENT)
+    assert is_alive(number(place, "init"))
 
 
 @pytest.mark.parametrize("answer", [refusal("there is no reservation"), b"{"])

@@ -6,23 +6,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.core.loop import Loop
-from gpushare.daemon.pages import driver_params
-from gpushare.daemon.pages.driver_params import DriverParams
-from gpushare.host import mounts
-from gpushare.oci.spec import Spec
+from tests.compiled import ROOT, STRICT, compile_c
 from tests.stack import Stack
 from tests.stack.program import find
-from tests.system.waiting import wait_until
 
 from .container import RuntimeContainer, RuntimeNamespace
 from .fuse import StallingFolder
@@ -30,6 +26,7 @@ from .fuse import StallingFolder
 pytestmark = pytest.mark.gate
 VERSION = Path("/proc/version")
 OFF = "ModifyDeviceFiles: 0\n"
+REFUSALS = {os.strerror(number) for number in (errno.ENOENT, errno.EXDEV, errno.ELOOP)}
 BUSYBOX = "/bin/busybox"
 DAEMON = f"""
 import sys
@@ -129,64 +126,48 @@ class Namespace:
 
 
 @pytest.fixture
-def namespaces() -> Iterator[list[Namespace]]:
-    made = [Namespace() for _ in range(driver_params._MOST + 1)]
-    yield made
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
 def namespace() -> Iterator[Namespace]:
     made = Namespace()
     yield made
     made.close()
 
 
-class Params(DriverParams):
-    """With a loop that runs; every tenant is to have the file covered."""
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that covers as the launcher does: PID, copy and file are its arguments."""
+    output = tmp_path_factory.mktemp("cover") / "cover"
+    own, launchers = Path(__file__).with_name("cover.c"), ROOT / "runtime/driver_params.c"
+    return compile_c(output, *STRICT, "-static", f"-I{ROOT}/runtime", own, launchers)
 
-    def __init__(self, folder: Path, path: Path = VERSION) -> None:
-        self.loop = Loop()
-        super().__init__(folder / "copy", self.loop, path)
-        self.prepare()
-        self._running = threading.Thread(target=self.loop.run, daemon=True)
-        self._running.start()
 
-    def close(self) -> None:
-        self.loop.stop()
-        self._running.join()
-        wait_until(lambda: not self._begun)
-        self.loop.close()
+class Params:
+    def __init__(self, program: Path, copy: Path) -> None:
+        self._program, self._copy = program, copy
+        copy.write_text(VERSION.read_text() + OFF)
 
-    def start(self, namespace: Namespace) -> threading.Event | None:
-        """Begin to cover the file there; what is returned is set once a start goes on."""
-        proc = {"destination": "/proc", "type": "proc"}
-        linux = {"namespaces": [{"type": "mount"}], "maskedPaths": ["/proc/kcore"]}
-        capable = {"capabilities": {"bounding": ["CAP_MKNOD"]}}
-        self.note_create("key", Spec({"process": capable, "mounts": [proc], "linux": linux}))
-        begin, done = self.at_bind("key", namespace.pidfd), threading.Event()
-        if begin is None:
-            return None
-        begin(done.set)
-        return done
+    def begin(self, namespace: Namespace, path: Path = VERSION) -> subprocess.Popen[str]:
+        words = [str(namespace.pid), str(self._copy), str(path).removeprefix("/proc/")]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [self._program, *words], stdout=pipe, text=True, cwd=self._copy.parent
+        )
 
-    def cover(self, namespace: Namespace) -> None:
-        done = self.start(namespace)
-        assert done is not None
-        wait_until(done.is_set)
+    def cover(self, namespace: Namespace, path: Path = VERSION) -> str:
+        """Return why it is not covered there; empty: it is."""
+        begun = self.begin(namespace, path)
+        why = begun.communicate()[0]
+        assert begun.returncode == 0  # it came back
+        return why
 
 
 @pytest.fixture
-def params(tmp_path: Path) -> Iterator[Params]:
-    made = Params(tmp_path)
-    yield made
-    made.close()
+def params(program: Path, tmp_path: Path) -> Params:
+    return Params(program, tmp_path / "copy")
 
 
 def test_it_is_covered_in_that_namespace_alone(params: Params, namespace: Namespace) -> None:
     hosts, copy = VERSION.read_text(), VERSION.read_text() + OFF
-    params.cover(namespace)
+    assert params.cover(namespace) == ""
     assert namespace.run("cat", str(VERSION)) == copy
     [options] = [row[5] for row in namespace.mounts() if row[4] == str(VERSION)]
     assert {"ro", "nosuid", "nodev", "noexec"} <= set(options.split(","))
@@ -208,75 +189,50 @@ def test_it_is_covered_in_that_namespace_alone(params: Params, namespace: Namesp
     ids=["folder", "file", "another of /proc", "link to procfs"],
 )
 def test_what_is_in_the_way_is_not_covered(
-    params: Params,
-    namespace: Namespace,
-    tmp_path: Path,
-    obstacle: str,
-    capfd: pytest.CaptureFixture[str],
+    params: Params, namespace: Namespace, tmp_path: Path, obstacle: str
 ) -> None:
     folder = tmp_path / "image"
     folder.mkdir()
     (folder / "version").touch()
     namespace.run("sh", "-ec", obstacle.format(folder=folder))
     before = namespace.mounts()
-    params.cover(namespace)
+    assert params.cover(namespace) in REFUSALS
     assert namespace.mounts() == before
-    assert "driver-params-not-covered" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["/proc/net/dev", "/proc/self/comm"])
-def test_no_link_below_proc_is_followed(tmp_path: Path, path: str) -> None:
-    namespace, params = Namespace("--mount"), Params(tmp_path, Path(path))
+def test_no_link_below_proc_is_followed(params: Params, path: str) -> None:
+    namespace = Namespace("--mount")
     before = namespace.mounts()
-    params.cover(namespace)
-    params.close()
+    assert params.cover(namespace, Path(path)) == os.strerror(errno.ELOOP)
     after = namespace.mounts()
     namespace.close()
     assert before == after
 
 
-def test_roots_that_do_not_answer_hold_up_no_other_start(
-    params: Params, namespaces: list[Namespace], capfd: pytest.CaptureFixture[str]
+def test_a_root_that_does_not_answer_holds_up_its_own_start_until_it_ends(
+    params: Params, namespace: Namespace
 ) -> None:
-    *hostile, good = namespaces
-    roots = [StallingFolder(Path("/"), "x", b"", one.inside) for one in hostile]
+    root = StallingFolder(Path("/"), "x", b"", namespace.inside)
     try:
-        for root in roots:
-            root.stall()
-        waiting = [params.start(one) for one in hostile]
-        for root, done in zip(roots, waiting, strict=True):
-            wait_until(root.stalled.is_set)
-            assert done is not None
-            wait_until(done.is_set)
-        assert capfd.readouterr().err.count("driver-params-not-covered") == len(hostile)
-        assert params.start(good) is None  # not even for its own time
-        assert "driver-params-not-covered" in capfd.readouterr().err
+        root.stall()
+        begun = params.begin(namespace)
+        assert root.stalled.wait(30)
+        assert begun.poll() is None
     finally:
-        for root in roots:
-            root.close()
-    wait_until(lambda: not params._begun)
-    params.cover(good)  # by threads that have come back from there
-    assert OFF in good.run("cat", str(VERSION))
+        root.close()
+    assert begun.communicate()[0] in {os.strerror(errno.ENOTCONN), os.strerror(errno.ECONNABORTED)}
+    assert begun.returncode == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_cannot_come_back_serves_no_other(
-    params: Params, namespaces: list[Namespace], monkeypatch: pytest.MonkeyPatch
+def test_a_launcher_with_a_root_of_its_own_keeps_it(
+    program: Path, namespace: Namespace, tmp_path: Path
 ) -> None:
-    enter, first = mounts.enter_namespace, threading.Event()
-
-    def enter_once(descriptor: int) -> None:
-        if first.is_set() and lost and threading.get_ident() == lost[0]:
-            raise PermissionError("setns")
-        first.set()
-        lost.append(threading.get_ident())
-        enter(descriptor)
-
-    lost: list[int] = []
-    monkeypatch.setattr(mounts, "enter_namespace", enter_once)
-    params.cover(namespaces[0])
-    assert OFF in namespaces[0].run("cat", str(VERSION))
-    wait_until(lambda: not any(thread.ident == lost[0] for thread in threading.enumerate()))
-    monkeypatch.undo()
-    params.cover(namespaces[1])
-    assert OFF in namespaces[1].run("cat", str(VERSION))
+    (tmp_path / "root/proc").mkdir(parents=True)
+    (tmp_path / "root/copy").write_text(VERSION.read_text() + OFF)
+    shutil.copy(program, tmp_path / "root/cover")
+    enter = f"mount -t proc proc root/proc; exec chroot root /cover {namespace.pid} /copy version"
+    unshare = [find("unshare"), "--mount", "--propagation", "slave", "sh", "-ec", enter]
+    done = subprocess.run(unshare, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert OFF in namespace.run("cat", str(VERSION))

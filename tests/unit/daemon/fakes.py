@@ -383,7 +383,7 @@ def node(
         accounts=accounts,
         limits=MemoryLimits(accounts, decide),
         mounts=PlainDirectories(config.run_dir / "tenants"),
-        params=DriverParams(config.run_dir / "driver-params", loop, folder / "params"),
+        params=DriverParams(config.run_dir / "driver-params", folder / "params"),
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),

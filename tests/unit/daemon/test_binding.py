@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -231,9 +232,9 @@ def pidfd_of(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-def bind_made(node: FakeDaemon, tenant: HostProcessGrant, *fds: int) -> None:
+def bind_made(node: FakeDaemon, tenant: HostProcessGrant, *fds: int, uncovered: str = "") -> None:
     """Bind as the launcher does that created the container."""
-    node.ask("bind", fds=fds, key=tenant["key"], id=tenant["id"])
+    node.ask("bind", fds=fds, key=tenant["key"], id=tenant["id"], uncovered=uncovered)
 
 
 def test_a_launcher_binds_its_child_by_a_pidfd(node: FakeDaemon) -> None:
@@ -246,6 +247,18 @@ def test_a_launcher_binds_its_child_by_a_pidfd(node: FakeDaemon) -> None:
     record = entry_of(node, tenant)
     assert (record.state, record.pid) == ("bound", child.pid)
     assert not is_unbound(node, tenant)
+
+
+def test_what_a_launcher_could_not_cover_is_logged(
+    node: FakeDaemon, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tenant = made_by(node, os.getpid())
+    child = FakeProcess(parent=os.getpid(), starttime=1 << 40)
+    with pidfd_of(child.pid) as pidfd:
+        bind_made(node, tenant, pidfd, uncovered="No such file or directory")
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "not-covered" in line]
+    logged = json.loads(line)
+    assert (logged["tenant"], logged["error"]) == (tenant["key"], "No such file or directory")
 
 
 def is_unbound(node: FakeDaemon, tenant: HostProcessGrant) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import release
 from gpushare.daemon.pages.driver_params import may_make_nodes
 from gpushare.oci.spec import Spec
 
@@ -104,36 +102,25 @@ def test_the_copy_says_what_the_hosts_file_does_not(
         assert place.stat().st_mode & 0o7777 == 0o444
 
 
-def is_due(node: FakeDaemon, key: str) -> bool:
-    """Whether it is to be covered at a bind."""
-    pidfd = os.eventfd(0)
-    start = node.params.at_bind(key, pidfd)
-    os.close(pidfd)
-    if isinstance(start, partial):
-        os.close(start.args[1])  # its copy of the descriptor
-    return start is not None
-
-
-def test_it_is_covered_at_the_one_bind_that_follows_a_create(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
+def test_a_create_answers_what_its_launcher_is_to_cover(node: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "params").write_text(HOSTS)
-    before = BundleToCreate(tmp_path / "before", identity="a", **share()).create(node)["key"]
+    before = create(node, tmp_path / "before", sections(MKNOD))
     node.params.prepare()
-    after = BundleToCreate(tmp_path / "after", identity="b", **share()).create(node)["key"]
-    plain = BundleToCreate(tmp_path / "plain", "GPUSHARE_MEMORY=1GiB", identity="c").create(node)
-    gone = BundleToCreate(tmp_path / "gone", identity="d", **share()).create(node)["key"]
-    release.release_tenant(gone, node, "its container has ended")
-    assert [is_due(node, key) for key in (before, after, plain["key"], gone)] == [
-        False,
-        True,
-        False,
-        False,
+    after = create(node, tmp_path / "after", sections(MKNOD))
+    plain = create(node, tmp_path / "plain", sections())
+    assert [answer.get("covers") for answer in (before, after, plain)] == [
+        None,
+        str(tmp_path / "params"),
+        None,
     ]
-    assert not is_due(node, after)
+    assert Path(after["copy"]).read_text().endswith("ModifyDeviceFiles: 0\n")
 
 
-def share() -> dict[str, Any]:
-    """Return the sections of a spec that requests a share."""
-    spec = sections(MKNOD)
-    return {**spec, "process": {**spec["process"], "env": ["GPUSHARE_MEMORY=1GiB"]}}
+def create(node: FakeDaemon, folder: Path, spec: dict[str, Any]) -> Any:
+    """Return the answer to the create of a share, by a launcher that binds it."""
+    process = {**spec["process"], "env": ["GPUSHARE_MEMORY=1GiB"]}
+    linux = {**spec["linux"], "cgroupsPath": f"/{folder.name}"}
+    whole = {**spec, "process": process, "linux": linux}
+    return BundleToCreate(folder, identity=folder.name, **whole).create(
+        node, maker=os.getpid(), binds=True
+    )
