@@ -26,8 +26,12 @@ VALUES: Final = {
 }
 #: The oldest version that has every object of the chart in its final form.
 KUBERNETES: Final = "1.36"
-#: Lines of kustomization.yaml for what versions of Kubernetes that are in use do not have.
-RECENT: Final = {"mutatingadmissionpolicy.yaml": "  # - %s  # Kubernetes 1.36 or newer\n"}
+#: Lines of kustomization.yaml for what versions of Kubernetes that are in use do not have, and for
+#: what goes with it.
+RECENT: Final = {
+    "mutatingadmissionpolicy.yaml": "  # - %s  # Kubernetes 1.36 or newer\n",
+    "severaladmissionpolicy.yaml": "  # - %s  # with mutatingadmissionpolicy.yaml\n",
+}
 _LICENCE: Final = "# SPDX-License-Identifier: Apache-2.0\n"
 _KUSTOMIZATION: Final = "kustomization.yaml"
 _KIND: Final = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"

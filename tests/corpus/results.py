@@ -73,12 +73,21 @@ def through(
 
 @cache
 def policies(mode: NodeMode) -> list[Object]:
-    """Return the admission policies of a mode, as they are applied."""
-    return [
+    """Return the admission policies of a mode, as they are applied, but for those that warn."""
+    bodies = [
         body
         for path in sorted((MANIFESTS / mode).glob("*.yaml"))
         for body in yaml.safe_load_all(path.read_text(encoding="utf-8"))
-        if body["kind"].endswith("AdmissionPolicy")
+    ]
+    warning = {
+        body["spec"]["policyName"]
+        for body in bodies
+        if body.get("spec", {}).get("validationActions") == ["Warn"]
+    }
+    return [
+        body
+        for body in bodies
+        if body["kind"].endswith("AdmissionPolicy") and body["metadata"]["name"] not in warning
     ]
 
 
