@@ -24,9 +24,10 @@ writes for it. Controllers such as those of Volcano, Kubeflow and Ray still have
 cluster](../how-to/try-on-a-cluster.md#seen-on-real-clusters), with Kubernetes 1.36.2 and simulated
 cards, pods of HAMi have run; those of the other systems have not.
 
-In the mode `dra`, none of them runs unchanged: a policy cannot create ResourceClaims, and what
-`gpushare convert` writes is for the mode `annotations`. [Write a
-claim](../how-to/kubernetes-dra.md)."""
+In the mode `dra`, this needs `admission.templates: true` in the chart's values: the policy names a
+ResourceClaimTemplate, and a Deployment of the chart
+[creates it](../how-to/kubernetes-dra.md#run-pods-of-other-systems). What `gpushare convert` writes
+is for the mode `annotations`."""
 _OUTSIDE: Final = """\
 *unchanged* means that the variables alone make the request, if gpushare is the
 [default runtime](../how-to/register-an-engine.md) or the service has `runtime: gpushare`."""
@@ -47,9 +48,11 @@ REASONS: Final = {
     "mode `annotations`, or write `gpushare.io/memory-gib`.",
     "percentage": "The device plugin counts memory, and the manifest requests a part of a card. "
     "Use nodes in the mode `annotations`, or write `gpushare.io/memory-gib`.",
-    "not in the limits": "The amount of memory is in an annotation, a variable, or the name of a "
-    "limit with the model of the card. Use nodes in the mode `annotations`, or write "
-    "`gpushare.io/memory-gib`.",
+    "not in the limits": "The amount of memory, or the number of cards, is in an annotation, a "
+    "variable, or the name of a limit with the model of the card. Use nodes in the mode "
+    "`annotations`, write `gpushare.io/memory-gib`, or in the mode `dra` a claim.",
+    "amounts only": "Memory, compute and the number of cards are as requested. A model, a policy, "
+    "a priority or another key that chooses a card is not applied, and `kubectl apply` names it.",
     "task": "Only ECS reads the request. `gpushare convert` writes variables.",
 }
 _COLUMNS: Final = ("system", "manifest", "keys of the request")

@@ -21,7 +21,7 @@ NAMESPACE: Final = "gpushare-system"
 VALUES: Final = {
     "annotations": {"mode": "annotations"},
     "plugin": {"mode": "plugin"},
-    "dra": {"mode": "dra"},
+    "dra": {"mode": "dra", "admission.templates": "true"},
     "remove": {"mode": "dra", "state": "absent"},
 }
 #: The oldest version that has every object of the chart in its final form.
@@ -30,7 +30,10 @@ KUBERNETES: Final = "1.36"
 #: what goes with it.
 RECENT: Final = {
     "mutatingadmissionpolicy.yaml": "  # - %s  # Kubernetes 1.36 or newer\n",
-    "severaladmissionpolicy.yaml": "  # - %s  # with mutatingadmissionpolicy.yaml\n",
+    **dict.fromkeys(
+        ("severaladmissionpolicy.yaml", "claimadmissionpolicy.yaml", "claimtemplates.yaml"),
+        "  # - %s  # with mutatingadmissionpolicy.yaml\n",
+    ),
 }
 _LICENCE: Final = "# SPDX-License-Identifier: Apache-2.0\n"
 _KUSTOMIZATION: Final = "kustomization.yaml"

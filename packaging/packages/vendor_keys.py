@@ -25,6 +25,9 @@ from gpushare.quota.dialects import TABLES
 from gpushare.quota.dialects.nvidia import NVIDIA
 from gpushare.quota.dialects.translate import RECORDED
 from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation, VendorKey
+from gpushare.quota.errors import BadValue
+
+from .vendor_limits import ANY_AMOUNT, vendor_limits
 
 FILE: Final = Path("packaging/helm/gpushare/files/vendor-keys.yaml")
 _NAME_MAX: Final = 63  # of an annotation, behind the slash
@@ -57,6 +60,7 @@ def vendor_keys() -> dict[str, Any]:
         "schedulers": sorted(SCHEDULERS),
         "resource": {"name": RESOURCE, "unit": UNITS[RESOURCE]},
         "longestName": _NAME_MAX - len(f"{SCOPE}.{VENDOR}"),
+        "claims": _claims(),
     }
 
 
@@ -143,6 +147,102 @@ def _memory() -> dict[str, int]:
     """Return the bytes that one of each limit of memory stands for."""
     rows = [row for row in _rows(TABLES.dialects, "limit") if row.pattern is None]
     return {row.name: int(row.unit.step) for row in rows if row.key == "memory"}
+
+
+#: What the name of a ResourceClaimTemplate says (gpushare/kubernetes/templates.py).
+_SAID: Final = frozenset({"memory", "memory-percent", "cores", "count"})
+#: Whose limits alone say what a container requests. The others need what a policy cannot divide
+#: (cards by container), read (variables, names with a pattern) or say (turns without an amount).
+_CLAIMING: Final = (
+    "nvidia",
+    "hami",
+    "volcano",
+    "alibaba",
+    "qgpu",
+    "vcuda",
+    "elasticgpu",
+    "mgpu",
+    "huawei",
+    "koordinator",
+)
+
+
+def _claims() -> dict[str, Any]:
+    """Return what the policy needs to write a request as the name of a template.
+
+    `of`: the vendor of each limit, empty where several know it, which are `shared`. `accepted`: as
+    in VendorLimits. `zero`: limits that request nothing with 0, where others must not be 0.
+    `summed`: limits that are totals of all cards. `all`: vendors that give all memory to a request
+    without memory. `labels`: those of a number of cards, with their vendor. `env`: variables that
+    request. `unsaid`: keys that a name does not say, and that change how cards are chosen or
+    shared.
+    """
+    claiming = [one for one in TABLES.dialects if one.name in _CLAIMING]
+    # Huawei's nvidia.com/gpu is a part of a card, and never whole.
+    rows = [
+        (one, row)
+        for one in claiming
+        for row in one.rows
+        if row.where == "limit" and row.key in _SAID and row.pattern is None
+        if (one.name, row.name) != ("huawei", "nvidia.com/gpu")
+    ]
+    of: dict[str, set[str]] = {}
+    for dialect, row in rows:
+        of.setdefault(row.name, set()).add(dialect.name)
+    of.pop("nvidia.com/mps-core")  # its memory is in a variable
+    accepted = vendor_limits(strict=False).accepted
+    return {
+        "of": {name: next(iter(names)) if len(names) == 1 else "" for name, names in of.items()},
+        "accepted": {
+            name: accepted[name] for name in of if name in accepted and accepted[name] != ANY_AMOUNT
+        },
+        "shared": ["", *sorted(set().union(*(one for one in of.values() if len(one) > 1)))],
+        "zero": sorted(
+            row.name for _, row in rows if row.key != "count" and _says_nothing(row, "0")
+        ),
+        "summed": sorted({row.name for _, row in rows if row.summed}),
+        "all": [
+            one.name
+            for one in claiming
+            if any((each.key, each.text) == ("memory-percent", "100") for each in one.assumed)
+        ],
+        "labels": {
+            row.name: one.name
+            for one in claiming
+            for row in one.rows
+            if (row.where, row.key) == ("label", "count")
+        },
+        "env": sorted(
+            {
+                row.name
+                for one in TABLES.dialects
+                for row in one.rows
+                if (row.where, row.role) == ("env", "request") and row.pattern is None
+            }
+        ),
+        "unsaid": {
+            where: sorted(
+                {
+                    row.name
+                    for one in TABLES.dialects
+                    for row in one.rows
+                    if row.where == where
+                    and row.role in {"request", "option"}
+                    and row.key not in {"", *_SAID}
+                    and row.pattern is None
+                }
+            )
+            for where in ("limit", "label", "annotation")
+        },
+    }
+
+
+def _says_nothing(row: VendorKey, text: str) -> bool:
+    """Whether the vendor takes the text, and it requests nothing."""
+    try:
+        return row.read(text) is None
+    except BadValue:
+        return False
 
 
 def main() -> None:

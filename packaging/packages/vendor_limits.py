@@ -25,6 +25,7 @@ from .policy_text import advice, text
 _MOST: Final = 1700
 _MOST_PERCENT: Final = 1600
 _UNBOUNDED: Final = 999_999_999
+ANY_AMOUNT: Final = [[1, _UNBOUNDED, 1]]
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ from gpushare.quota.request_policy import RequestPolicy
 from tools.admission import Object, Request, decide, failing
 
 from .cases import CorpusManifest
+from .claims import LEFT_OUT, claimed, meant
 from .pods import allocated_like, converted, on_node, pods
 
 MANIFESTS: Final = Path(__file__).resolve().parents[2] / "configs/kubernetes"
 #: In which a policy translates pods.
-MODES: Final[tuple[NodeMode, ...]] = ("annotations", "plugin")
+MODES: Final[tuple[NodeMode, ...]] = ("annotations", "plugin", "dra")
 UNCHANGED: Final = "unchanged"
+AMOUNTS: Final = "amounts only"
 
 
 def named(case: CorpusManifest) -> tuple[str, str, str]:
@@ -65,6 +67,12 @@ def through(
             continue
         expected = converted(case)
         assert expected is not None, case
+        if mode == "dra":
+            amounts = [one for pod in after for one in claimed(pod)]
+            assert amounts == list(map(meant, on_node(expected, "annotations"))), case
+            is_whole = not any(LEFT_OUT in pod["metadata"].get("annotations", {}) for pod in after)
+            found[str(case)] = UNCHANGED if is_whole else AMOUNTS
+            continue
         read_there = on_node(after, mode)
         assert read_there == on_node(allocated_like(expected, after), mode), (case, mode)
         found[str(case)] = UNCHANGED
@@ -127,6 +135,8 @@ def _why_not(case: CorpusManifest, mode: NodeMode | None) -> str:
     assert mode is not None, case
     if {value.dialect.name for value in values} == {"nvidia"}:
         return "NVIDIA's plugin"
+    if mode == "dra":
+        return "not in the limits"
     assert mode == "plugin", case
     meanings = [
         meaning_of(layer)

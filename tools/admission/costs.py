@@ -69,6 +69,9 @@ def pods() -> dict[str, Object]:
     return {
         "plain": _pod(2, {"cpu": "1"}, ("PATH",), {"app": "web"}, {"prometheus.io/scrape": "true"}),
         "one of HAMi": _pod(1, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}),
+        "64 containers of HAMi": _pod(
+            CONTAINERS, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, ("PATH",) * 30
+        ),
         "64 containers, every vendor's keys": _pod(
             CONTAINERS,
             everything["limit"],
@@ -87,9 +90,18 @@ def pods() -> dict[str, Object]:
 
 @cache
 def decisions() -> dict[str, Decision]:
-    """Return what becomes of each pod, and what that costs, by policy and part of the policy."""
+    """Return what becomes of each pod, and what that costs, by policy and part of the policy.
+
+    The pods of mode dra are decided by its translation alone.
+    """
     policies = [failing(policy) for policy in _policies()]
-    return dict(zip(pods(), decide(policies, map(Request, pods().values())), strict=True))
+    of_dra = [failing(_load("configs/kubernetes/dra/mutatingadmissionpolicy.yaml"))]
+    requests = list(map(Request, pods().values()))
+    in_dra = (f"{name}, mode dra" for name in pods())
+    return {
+        **dict(zip(pods(), decide(policies, requests), strict=True)),
+        **dict(zip(in_dra, decide(of_dra, requests), strict=True)),
+    }
 
 
 def table() -> str:

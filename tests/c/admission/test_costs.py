@@ -11,9 +11,10 @@ pytestmark = pytest.mark.needs("admission")
 
 
 def test_a_pod_that_requests_nothing_costs_the_match_conditions_alone() -> None:
-    for policy, parts in costs.decisions()["plain"].costs.items():
-        assert set(parts) == {"matchConditions"}, policy
-        assert parts["matchConditions"] <= costs.PLAIN, policy
+    for pod in ("plain", "plain, mode dra"):
+        for policy, parts in costs.decisions()[pod].costs.items():
+            assert set(parts) == {"matchConditions"}, policy
+            assert parts["matchConditions"] <= costs.PLAIN, policy
 
 
 def test_the_largest_pods_stay_far_below_what_an_api_server_spends() -> None:
@@ -22,3 +23,4 @@ def test_the_largest_pods_stay_far_below_what_an_api_server_spends() -> None:
         for policy, parts in one.costs.items():
             assert sum(parts.values()) < costs.BUDGET / 4, (pod, policy, parts)
     assert costs.decisions()["64 containers, every vendor's keys"].changed
+    assert costs.decisions()["64 containers of HAMi, mode dra"].changed

@@ -153,6 +153,19 @@ def test_each_version_gets_the_modes_that_it_has(version: str, mode: str) -> Non
         assert len(of(kind, objects)) == has_policies
 
 
+def test_pods_are_translated_to_claims_from_kubernetes_1_36_on_if_that_is_wanted() -> None:
+    wanted: dict[str, Any] = {"mode": "dra", "admission": {"templates": True}}
+    for version in schemas.DRA_VERSIONS:
+        objects = rendered(wanted, version)
+        kinds = ("MutatingAdmissionPolicy", "Deployment")
+        is_there = version in schemas.MUTATING_VERSIONS["v1"]
+        assert [len(of(kind, objects)) for kind in kinds] == [is_there, is_there], version
+        for one in objects:
+            schemas.check(one, [version])
+    assert not of("Deployment", rendered({**wanted, "state": "absent"}, "1.36"))
+    assert not of("Deployment", rendered({**wanted, "mode": "plugin"}, "1.36"))
+
+
 @pytest.mark.parametrize(
     ("values", "place"),
     [
@@ -169,6 +182,7 @@ def test_each_version_gets_the_modes_that_it_has(version: str, mode: str) -> Non
         ({"kubeletDir": "kubelet"}, "kubeletDir"),
         ({"admission": {"translate": "v2"}}, "admission/translate"),
         ({"admission": {"nvidia": "yes"}}, "admission/nvidia"),
+        ({"admission": {"templates": "yes"}}, "admission/templates"),
         ({"serviceAccount": {"name": ""}}, "serviceAccount/name"),
         ({"admission": {"validate": "on"}}, "admission/validate"),
         ({"admission": {"validationActions": ["Deny", "Warn"]}}, "admission/validationActions"),
@@ -314,5 +328,7 @@ def test_the_policies_leave_what_the_chart_creates_as_it_is() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_policies_use_functions_of_the_oldest_version_that_has_them(mode: str) -> None:
     policies = policies_of(rendered({"mode": mode, **EVERYTHING}))
+    claiming = policies_of(rendered({"mode": mode, "admission": {"templates": True}}, "1.36"))
+    admission.decide(claiming, [], since="1.36")
     for kind, since in (("Mutating", "1.34"), ("Validating", schemas.VERSIONS[0])):
         admission.decide([one for one in policies if one["kind"].startswith(kind)], [], since=since)

@@ -20,10 +20,16 @@
 {{- $has := semverCompare (printf ">=%s-0" ($since | default "1.36")) .Capabilities.KubeVersion.Version -}}
 {{- if and $since (not $has) -}}
 {{- fail (printf "admission.translate: %s: requires Kubernetes %s or newer, and this is %s" .Values.admission.translate $since .Capabilities.KubeVersion.Version) -}}
-{{- else if eq .Values.mode "dra" -}}
+{{- else if and (eq .Values.mode "dra") (not (and .Values.admission.templates (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version))) -}}
 {{- else if $since -}}
 admissionregistration.k8s.io/{{ .Values.admission.translate }}
 {{- else if and $has (eq .Values.admission.translate "auto") -}}
 admissionregistration.k8s.io/v1
 {{- end -}}
+{{- end }}
+
+{{/* The template of the pods of a pod or a workload, in CEL. */}}
+{{- define "gpushare.podTemplate" -}}
+object.kind == 'Pod' ? dyn(object) :
+object.kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.template
 {{- end }}
