@@ -15,10 +15,8 @@ from typing import Any, Final
 
 import click
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from docs import diagram
 from gpushare.cli import gpushare
 from gpushare.daemon import __main__ as gpushared
 from tests import demo
@@ -213,19 +211,6 @@ def test_each_threat_and_failure_names_the_tests_that_cause_it(name: str) -> Non
         ]
     assert not faults, "\n".join(faults)
     assert len(rows) >= 20
-
-
-def test_the_committed_pictures_are_drawn_from_their_sources_and_their_texts_fit() -> None:
-    faults = []
-    for source in diagram.PICTURES.glob("*.yaml"):
-        if source.with_suffix(".svg").read_text() != diagram.draw(source):
-            faults.append(f"{source.name}: its picture differs: run python docs/diagram.py")
-        for box in yaml.safe_load(source.read_text())["boxes"]:
-            # Seven pixels for each of 13, and eight of a bold name.
-            widths = [len(text) * (7, 8)[not line] for line, text in enumerate(box["text"])]
-            if max(widths) >= box["at"][2] * diagram.CELL:
-                faults.append(f"{source.name}: too wide for its box: {box['text']}")
-    assert not faults, "\n".join(faults)
 
 
 _HEADING = re.compile(r"(?m)^(#+) .*$")
