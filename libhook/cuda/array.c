@@ -34,90 +34,46 @@ static CUresult array_reserve(struct charge *charge, const CUDA_ARRAY3D_DESCRIPT
 	return charge_reserve_current(charge, GPUSHARE_KIND_ARRAY, array_bytes(descriptor));
 }
 
-static CUresult array_settle(
-	const struct charge *charge, CUresult result, CUarray returned, CUarray *array)
-{
-	charge_settle_in(&arrays, charge, result, (uintptr_t)returned);
-	if (result == CUDA_SUCCESS)
-		*array = returned;
-	return result;
-}
+/* Descriptors as the newest form has them. */
+#define WHOLE(own) own
+#define FLAT(own)                                                                                  \
+	{.Width = own.Width,                                                                       \
+		.Height = own.Height,                                                              \
+		.Format = own.Format,                                                              \
+		.NumChannels = own.NumChannels}
+#define SOLID(own)                                                                                 \
+	{.Width = own.Width,                                                                       \
+		.Height = own.Height,                                                              \
+		.Depth = own.Depth,                                                                \
+		.Format = own.Format,                                                              \
+		.NumChannels = own.NumChannels,                                                    \
+		.Flags = own.Flags}
 
 /* Without a descriptor, the driver returns the error. */
-CUDA(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))
-{
-	struct charge charge;
-	CUarray returned = NULL;
+#define CREATE(symbol, type, as_newest)                                                            \
+	CUDA(symbol, (CUarray * array, const type *descriptor))                                    \
+	{                                                                                          \
+		struct charge charge;                                                              \
+		CUarray returned = NULL;                                                           \
+		if (!array || !descriptor)                                                         \
+			return REAL(symbol)(array, descriptor);                                    \
+		const type own = *descriptor;                                                      \
+		const CUDA_ARRAY3D_DESCRIPTOR newest = as_newest(own);                             \
+		CUresult result = array_reserve(&charge, &newest);                                 \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = CHARGED(charge, REAL(symbol)(&returned, &own));                           \
+		charge_settle_in(&arrays, &charge, result, (uintptr_t)returned);                   \
+		if (result == CUDA_SUCCESS)                                                        \
+			*array = returned;                                                         \
+		return result;                                                                     \
+	}
 
-	if (!array || !descriptor)
-		return REAL(cuArrayCreate_v2)(array, descriptor);
-	const CUDA_ARRAY_DESCRIPTOR own = *descriptor;
-	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = own.Width,
-		.Height = own.Height,
-		.Format = own.Format,
-		.NumChannels = own.NumChannels};
-	CUresult result = array_reserve(&charge, &whole);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(charge, REAL(cuArrayCreate_v2)(&returned, &own));
-	return array_settle(&charge, result, returned, array);
-}
-
-CUDA(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))
-{
-	struct charge charge;
-	CUarray returned = NULL;
-
-	if (!array || !descriptor)
-		return REAL(cuArray3DCreate_v2)(array, descriptor);
-	const CUDA_ARRAY3D_DESCRIPTOR own = *descriptor;
-	CUresult result = array_reserve(&charge, &own);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(charge, REAL(cuArray3DCreate_v2)(&returned, &own));
-	return array_settle(&charge, result, returned, array);
-}
-
+CREATE(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, FLAT)
+CREATE(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, WHOLE)
 /* The interface before CUDA 3.2, with 32-bit sizes. */
-CUDA(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor))
-{
-	struct charge charge;
-	CUarray returned = NULL;
-
-	if (!array || !descriptor)
-		return REAL(cuArrayCreate)(array, descriptor);
-	const CUDA_ARRAY_DESCRIPTOR_v1 own = *descriptor;
-	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = own.Width,
-		.Height = own.Height,
-		.Format = own.Format,
-		.NumChannels = own.NumChannels};
-	CUresult result = array_reserve(&charge, &whole);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(charge, REAL(cuArrayCreate)(&returned, &own));
-	return array_settle(&charge, result, returned, array);
-}
-
-CUDA(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor))
-{
-	struct charge charge;
-	CUarray returned = NULL;
-
-	if (!array || !descriptor)
-		return REAL(cuArray3DCreate)(array, descriptor);
-	const CUDA_ARRAY3D_DESCRIPTOR_v1 own = *descriptor;
-	const CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = own.Width,
-		.Height = own.Height,
-		.Depth = own.Depth,
-		.Format = own.Format,
-		.NumChannels = own.NumChannels,
-		.Flags = own.Flags};
-	CUresult result = array_reserve(&charge, &whole);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(charge, REAL(cuArray3DCreate)(&returned, &own));
-	return array_settle(&charge, result, returned, array);
-}
+CREATE(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, FLAT)
+CREATE(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, SOLID)
 
 CUDA(cuArrayDestroy, (CUarray array))
 {

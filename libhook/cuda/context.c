@@ -101,52 +101,26 @@ static CUresult context_settle(
 	return result;
 }
 
-CUDA(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))
-{
-	struct charge charge;
-	CUresult result = context_reserve(&charge, device);
+#define CREATE(symbol, parameters, ...)                                                            \
+	CUDA(symbol, parameters)                                                                   \
+	{                                                                                          \
+		struct charge charge;                                                              \
+		CUresult result = context_reserve(&charge, device);                                \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = CHARGED(charge, REAL(symbol)(context, __VA_ARGS__));                      \
+		return context_settle(&charge, result, context);                                   \
+	}
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	return context_settle(
-		&charge, CHARGED(charge, REAL(cuCtxCreate)(context, flags, device)), context);
-}
-
-CUDA(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
-{
-	struct charge charge;
-	CUresult result = context_reserve(&charge, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return context_settle(
-		&charge, CHARGED(charge, REAL(cuCtxCreate_v2)(context, flags, device)), context);
-}
-
-CUDA(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int affinity_count,
-			     unsigned int flags, CUdevice device))
-{
-	struct charge charge;
-	CUresult result = context_reserve(&charge, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(
-		charge, REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, device));
-	return context_settle(&charge, result, context);
-}
-
-CUDA(cuCtxCreate_v4,
-	(CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device))
-{
-	struct charge charge;
-	CUresult result = context_reserve(&charge, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(charge, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
-	return context_settle(&charge, result, context);
-}
+CREATE(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device), flags, device)
+CREATE(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device), flags, device)
+CREATE(cuCtxCreate_v3,
+	(CUcontext * context, CUexecAffinityParam *affinity, int affinity_count, unsigned int flags,
+		CUdevice device),
+	affinity, affinity_count, flags, device)
+CREATE(cuCtxCreate_v4,
+	(CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
+	parameters, flags, device)
 
 static CUresult context_destroy(CUresult (*destroy)(CUcontext context), CUcontext context)
 {

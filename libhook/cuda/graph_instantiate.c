@@ -17,39 +17,23 @@ static CUresult noted(CUresult result, const CUgraphExec *instance, struct graph
 	return result;
 }
 
-CUDA(cuGraphInstantiate, (CUgraphExec * instance, CUgraph graph, CUgraphNode *error_node, char *log,
-				 size_t log_bytes))
-{
-	struct graph_demand demand;
-	CUresult result = graph_demand(&demand, graph);
+#define INSTANTIATE(symbol, parameters, ...)                                                       \
+	CUDA(symbol, parameters)                                                                   \
+	{                                                                                          \
+		struct graph_demand demand;                                                        \
+		CUresult result = graph_demand(&demand, graph);                                    \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		return noted(REAL(symbol)(instance, graph, __VA_ARGS__), instance, &demand);       \
+	}
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuGraphInstantiate)(instance, graph, error_node, log, log_bytes);
-	return noted(result, instance, &demand);
-}
-
-CUDA(cuGraphInstantiate_v2, (CUgraphExec * instance, CUgraph graph, CUgraphNode *error_node,
-				    char *log, size_t log_bytes))
-{
-	struct graph_demand demand;
-	CUresult result = graph_demand(&demand, graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuGraphInstantiate_v2)(instance, graph, error_node, log, log_bytes);
-	return noted(result, instance, &demand);
-}
-
-CUDA(cuGraphInstantiateWithFlags, (CUgraphExec * instance, CUgraph graph, unsigned long long flags))
-{
-	struct graph_demand demand;
-	CUresult result = graph_demand(&demand, graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return noted(REAL(cuGraphInstantiateWithFlags)(instance, graph, flags), instance, &demand);
-}
+#define WITH_LOG                                                                                   \
+	(CUgraphExec * instance, CUgraph graph, CUgraphNode * error_node, char *log,               \
+		size_t log_bytes)
+INSTANTIATE(cuGraphInstantiate, WITH_LOG, error_node, log, log_bytes)
+INSTANTIATE(cuGraphInstantiate_v2, WITH_LOG, error_node, log, log_bytes)
+INSTANTIATE(cuGraphInstantiateWithFlags,
+	(CUgraphExec * instance, CUgraph graph, unsigned long long flags), flags)
 
 /* The upload is done afterwards and by this library, because it takes memory. */
 static CUresult upload(CUgraphExec instance, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,

@@ -93,35 +93,22 @@ static void opened_add(CUdeviceptr pointer)
 	opened_hold(&entry);
 }
 
-CUDA(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
-{
-	CUdeviceptr returned = 0;
+#define OPEN(symbol)                                                                               \
+	CUDA(symbol, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))           \
+	{                                                                                          \
+		CUdeviceptr returned = 0;                                                          \
+		if (!pointer)                                                                      \
+			return REAL(symbol)(pointer, handle, flags);                               \
+		CUresult result = SHARING(REAL(symbol)(&returned, handle, flags));                 \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		opened_add(returned);                                                              \
+		*pointer = returned;                                                               \
+		return result;                                                                     \
+	}
 
-	if (!pointer)
-		return REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
-	CUresult result = SHARING(REAL(cuIpcOpenMemHandle)(&returned, handle, flags));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	opened_add(returned);
-	*pointer = returned;
-	return result;
-}
-
-CUDA(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags))
-{
-	CUdeviceptr returned = 0;
-
-	if (!pointer)
-		return REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
-	CUresult result = SHARING(REAL(cuIpcOpenMemHandle_v2)(&returned, handle, flags));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	opened_add(returned);
-	*pointer = returned;
-	return result;
-}
+OPEN(cuIpcOpenMemHandle)
+OPEN(cuIpcOpenMemHandle_v2)
 
 /* Before the driver closes it: afterwards, the address may already be another's. */
 static bool opened_drop(CUdeviceptr pointer, struct allocation *entry)

@@ -85,47 +85,29 @@ static CUresult library_settle(
 	return result;
 }
 
-CUDA(cuLibraryLoadData,
-	(CUlibrary * library, const void *image, CUjit_option *options, void **option_values,
-		unsigned int option_count, CUlibraryOption *library_options, void **library_values,
-		unsigned int library_option_count))
-{
-	struct library_load loading = {.card = 0};
-	CUlibrary returned = NULL;
+/* `measured` is what the image costs, `source` where it is. */
+#define LOAD(symbol, source_type, source, measured)                                                \
+	CUDA(symbol, (CUlibrary * library, source_type source, CUjit_option * options,             \
+			     void **option_values, unsigned int option_count,                      \
+			     CUlibraryOption *library_options, void **library_values,              \
+			     unsigned int library_option_count))                                   \
+	{                                                                                          \
+		struct library_load loading = {.card = 0};                                         \
+		CUlibrary returned = NULL;                                                         \
+		if (!library)                                                                      \
+			return REAL(symbol)(library, source, options, option_values, option_count, \
+				library_options, library_values, library_option_count);            \
+		CUresult result = library_reserve(&loading, measured);                             \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = RETRY_LOAD(loading.cost,                                                  \
+			REAL(symbol)(&returned, source, options, option_values, option_count,      \
+				library_options, library_values, library_option_count));           \
+		return library_settle(&loading, result, returned, library);                        \
+	}
 
-	if (!library)
-		return REAL(cuLibraryLoadData)(library, image, options, option_values, option_count,
-			library_options, library_values, library_option_count);
-	CUresult result = library_reserve(&loading, module_cost_measure(image));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = RETRY_LOAD(loading.cost,
-		REAL(cuLibraryLoadData)(&returned, image, options, option_values, option_count,
-			library_options, library_values, library_option_count));
-	return library_settle(&loading, result, returned, library);
-}
-
-CUDA(cuLibraryLoadFromFile,
-	(CUlibrary * library, const char *path, CUjit_option *options, void **option_values,
-		unsigned int option_count, CUlibraryOption *library_options, void **library_values,
-		unsigned int library_option_count))
-{
-	struct library_load loading = {.card = 0};
-	CUlibrary returned = NULL;
-
-	if (!library)
-		return REAL(cuLibraryLoadFromFile)(library, path, options, option_values,
-			option_count, library_options, library_values, library_option_count);
-	CUresult result = library_reserve(&loading, module_cost_measure_file(path));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = RETRY_LOAD(loading.cost,
-		REAL(cuLibraryLoadFromFile)(&returned, path, options, option_values, option_count,
-			library_options, library_values, library_option_count));
-	return library_settle(&loading, result, returned, library);
-}
+LOAD(cuLibraryLoadData, const void *, image, module_cost_measure(image))
+LOAD(cuLibraryLoadFromFile, const char *, path, module_cost_measure_file(path))
 
 CUDA(cuLibraryUnload, (CUlibrary library))
 {
@@ -143,37 +125,21 @@ CUDA(cuLibraryUnload, (CUlibrary library))
 	return result;
 }
 
-CUDA(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
-{
-	CUresult result = library_use(library);
+#define GET(symbol, parameters, ...)                                                               \
+	CUDA(symbol, parameters)                                                                   \
+	{                                                                                          \
+		const CUresult result = library_use(library);                                      \
+		return result == CUDA_SUCCESS ? REAL(symbol)(__VA_ARGS__) : result;                \
+	}
 
-	return result == CUDA_SUCCESS ? REAL(cuLibraryGetModule)(module, library) : result;
-}
-
-CUDA(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name))
-{
-	CUresult result = library_use(library);
-
-	return result == CUDA_SUCCESS ? REAL(cuLibraryGetKernel)(kernel, library, name) : result;
-}
-
-CUDA(cuLibraryGetGlobal,
-	(CUdeviceptr * pointer, size_t *bytes, CUlibrary library, const char *name))
-{
-	CUresult result = library_use(library);
-
-	return result == CUDA_SUCCESS ? REAL(cuLibraryGetGlobal)(pointer, bytes, library, name)
-				      : result;
-}
-
-CUDA(cuLibraryGetManaged,
-	(CUdeviceptr * pointer, size_t *bytes, CUlibrary library, const char *name))
-{
-	CUresult result = library_use(library);
-
-	return result == CUDA_SUCCESS ? REAL(cuLibraryGetManaged)(pointer, bytes, library, name)
-				      : result;
-}
+GET(cuLibraryGetModule, (CUmodule * module, CUlibrary library), module, library)
+GET(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name), kernel, library,
+	name)
+GET(cuLibraryGetGlobal, (CUdeviceptr * pointer, size_t *bytes, CUlibrary library, const char *name),
+	pointer, bytes, library, name)
+GET(cuLibraryGetManaged,
+	(CUdeviceptr * pointer, size_t *bytes, CUlibrary library, const char *name), pointer, bytes,
+	library, name)
 
 CUDA(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
 {

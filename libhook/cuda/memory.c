@@ -103,59 +103,36 @@ static bool adjust(struct charge *charge, uint64_t bytes)
 	return true;
 }
 
-CUDA(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width_bytes, size_t height,
-				 unsigned int element_bytes))
-{
-	struct charge charge;
-	CUdeviceptr returned = 0;
-	size_t row = 0;
-
-	if (!pointer || !pitch)
-		return REAL(cuMemAllocPitch_v2)(pointer, pitch, width_bytes, height, element_bytes);
-	CUresult result = reserve_pitched(&charge, width_bytes, height);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(charge,
-		REAL(cuMemAllocPitch_v2)(&returned, &row, width_bytes, height, element_bytes));
-	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
-		REAL(cuMemFree_v2)(returned);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
+#define ALLOC_PITCH(symbol, free_symbol, pointer_type, size_type)                                  \
+	CUDA(symbol, (pointer_type * pointer, size_type * pitch, size_type width_bytes,            \
+			     size_type height, unsigned int element_bytes))                        \
+	{                                                                                          \
+		struct charge charge;                                                              \
+		pointer_type returned = 0;                                                         \
+		size_type row = 0;                                                                 \
+		if (!pointer || !pitch)                                                            \
+			return REAL(symbol)(pointer, pitch, width_bytes, height, element_bytes);   \
+		CUresult result = reserve_pitched(&charge, width_bytes, height);                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = CHARGED(charge,                                                           \
+			REAL(symbol)(&returned, &row, width_bytes, height, element_bytes));        \
+		if (result == CUDA_SUCCESS &&                                                      \
+			!adjust(&charge, linear_bytes((uint64_t)row * height))) {                  \
+			REAL(free_symbol)(returned);                                               \
+			result = CUDA_ERROR_OUT_OF_MEMORY;                                         \
+		}                                                                                  \
+		const CUdeviceptr handle = returned;                                               \
+		result = charge_settle(&charge, result, &handle);                                  \
+		if (result == CUDA_SUCCESS) {                                                      \
+			*pointer = returned;                                                       \
+			*pitch = row;                                                              \
+		}                                                                                  \
+		return result;                                                                     \
 	}
-	result = charge_settle(&charge, result, &returned);
-	if (result == CUDA_SUCCESS) {
-		*pointer = returned;
-		*pitch = row;
-	}
-	return result;
-}
 
-CUDA(cuMemAllocPitch, (unsigned int *pointer, unsigned int *pitch, unsigned int width_bytes,
-			      unsigned int height, unsigned int element_bytes))
-{
-	struct charge charge;
-	unsigned int returned = 0, row = 0;
-
-	if (!pointer || !pitch)
-		return REAL(cuMemAllocPitch)(pointer, pitch, width_bytes, height, element_bytes);
-	CUresult result = reserve_pitched(&charge, width_bytes, height);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = CHARGED(
-		charge, REAL(cuMemAllocPitch)(&returned, &row, width_bytes, height, element_bytes));
-	if (result == CUDA_SUCCESS && !adjust(&charge, linear_bytes((uint64_t)row * height))) {
-		REAL(cuMemFree)(returned);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	const CUdeviceptr handle = returned;
-	result = charge_settle(&charge, result, &handle);
-	if (result == CUDA_SUCCESS) {
-		*pointer = returned;
-		*pitch = row;
-	}
-	return result;
-}
+ALLOC_PITCH(cuMemAllocPitch_v2, cuMemFree_v2, CUdeviceptr, size_t)
+ALLOC_PITCH(cuMemAllocPitch, cuMemFree, unsigned int, unsigned int)
 
 CUDA(cuMemFree_v2, (CUdeviceptr pointer))
 {

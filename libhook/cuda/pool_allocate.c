@@ -155,98 +155,44 @@ static unsigned card_of(const struct taking *taking)
 	return pool_is_charged(taking->pool) ? taking->pool->backing.card : OOM_RETRY_NO_CARD;
 }
 
-CUDA(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
-{
-	struct taking taking;
-	CUdeviceptr returned = 0;
+/* From `pool`; then come the arguments behind the pointer. */
+#define ALLOCATE(symbol, parameters, pool, null_stream, ...)                                       \
+	CUDA(symbol, parameters)                                                                   \
+	{                                                                                          \
+		struct taking taking;                                                              \
+		CUdeviceptr returned = 0;                                                          \
+		if (!pointer || stream_is_captured(stream, null_stream))                           \
+			return REAL(symbol)(pointer, __VA_ARGS__);                                 \
+		CUresult result = take(&taking, bytes, pool, stream);                              \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = TAKEN(taking, REAL(symbol)(&returned, __VA_ARGS__));                      \
+		result = taken(&taking, result, returned, stream, null_stream);                    \
+		if (result == CUDA_SUCCESS)                                                        \
+			*pointer = returned;                                                       \
+		return result;                                                                     \
+	}
 
-	if (!pointer)
-		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
+#define FROM_CURRENT(symbol, null_stream)                                                          \
+	ALLOCATE(symbol, (CUdeviceptr * pointer, size_t bytes, CUstream stream), NULL,             \
+		null_stream, bytes, stream)
+#define FROM_POOL(symbol, null_stream)                                                             \
+	ALLOCATE(symbol,                                                                           \
+		(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream), pool,   \
+		null_stream, bytes, pool, stream)
 
-	if (stream_is_captured(stream, NULL_IS_LEGACY))
-		return REAL(cuMemAllocAsync)(pointer, bytes, stream);
-	CUresult result = take(&taking, bytes, NULL, stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = TAKEN(taking, REAL(cuMemAllocAsync)(&returned, bytes, stream));
-	result = taken(&taking, result, returned, stream, NULL_IS_LEGACY);
-	if (result == CUDA_SUCCESS)
-		*pointer = returned;
-	return result;
-}
+FROM_CURRENT(cuMemAllocAsync, NULL_IS_LEGACY)
+FROM_CURRENT(cuMemAllocAsync_ptsz, NULL_IS_PER_THREAD)
+FROM_POOL(cuMemAllocFromPoolAsync, NULL_IS_LEGACY)
+FROM_POOL(cuMemAllocFromPoolAsync_ptsz, NULL_IS_PER_THREAD)
 
-CUDA(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
-{
-	struct taking taking;
-	CUdeviceptr returned = 0;
+#define FREE(symbol, null_stream)                                                                  \
+	CUDA(symbol, (CUdeviceptr pointer, CUstream stream))                                       \
+	{                                                                                          \
+		if (stream_is_captured(stream, null_stream))                                       \
+			return REAL(symbol)(pointer, stream);                                      \
+		return CHARGE_FREE(pointer, REAL(symbol)(pointer, stream));                        \
+	}
 
-	if (!pointer)
-		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-
-	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
-		return REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-	CUresult result = take(&taking, bytes, NULL, stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = TAKEN(taking, REAL(cuMemAllocAsync_ptsz)(&returned, bytes, stream));
-	result = taken(&taking, result, returned, stream, NULL_IS_PER_THREAD);
-	if (result == CUDA_SUCCESS)
-		*pointer = returned;
-	return result;
-}
-
-CUDA(cuMemAllocFromPoolAsync,
-	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
-{
-	struct taking taking;
-	CUdeviceptr returned = 0;
-
-	if (!pointer)
-		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-
-	if (stream_is_captured(stream, NULL_IS_LEGACY))
-		return REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-	CUresult result = take(&taking, bytes, pool, stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync)(&returned, bytes, pool, stream));
-	result = taken(&taking, result, returned, stream, NULL_IS_LEGACY);
-	if (result == CUDA_SUCCESS)
-		*pointer = returned;
-	return result;
-}
-
-CUDA(cuMemAllocFromPoolAsync_ptsz,
-	(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
-{
-	struct taking taking;
-	CUdeviceptr returned = 0;
-
-	if (!pointer)
-		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-
-	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
-		return REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-	CUresult result = take(&taking, bytes, pool, stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = TAKEN(taking, REAL(cuMemAllocFromPoolAsync_ptsz)(&returned, bytes, pool, stream));
-	result = taken(&taking, result, returned, stream, NULL_IS_PER_THREAD);
-	if (result == CUDA_SUCCESS)
-		*pointer = returned;
-	return result;
-}
-
-CUDA(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
-{
-	if (stream_is_captured(stream, NULL_IS_LEGACY))
-		return REAL(cuMemFreeAsync)(pointer, stream);
-	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream));
-}
-
-CUDA(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
-{
-	if (stream_is_captured(stream, NULL_IS_PER_THREAD))
-		return REAL(cuMemFreeAsync_ptsz)(pointer, stream);
-	return CHARGE_FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
-}
+FREE(cuMemFreeAsync, NULL_IS_LEGACY)
+FREE(cuMemFreeAsync_ptsz, NULL_IS_PER_THREAD)

@@ -30,55 +30,37 @@ static unsigned int clamp(uint64_t bytes)
 	return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
 }
 
-CUDA(cuMemGetInfo_v2, (size_t *free, size_t *total))
-{
-	uint64_t slice_free, slice_total;
-	CUresult result = view_current(&slice_free, &slice_total);
+#define MEM_GET_INFO(symbol, size_type, as_size)                                                   \
+	CUDA(symbol, (size_type * free, size_type * total))                                        \
+	{                                                                                          \
+		uint64_t slice_free, slice_total;                                                  \
+		CUresult result = view_current(&slice_free, &slice_total);                         \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		if (!free || !total)                                                               \
+			return CUDA_ERROR_INVALID_VALUE;                                           \
+		*free = as_size(slice_free);                                                       \
+		*total = as_size(slice_total);                                                     \
+		return CUDA_SUCCESS;                                                               \
+	}
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!free || !total)
-		return CUDA_ERROR_INVALID_VALUE;
-	*free = slice_free;
-	*total = slice_total;
-	return CUDA_SUCCESS;
-}
-
-CUDA(cuMemGetInfo, (unsigned int *free, unsigned int *total))
-{
-	uint64_t slice_free, slice_total;
-	CUresult result = view_current(&slice_free, &slice_total);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!free || !total)
-		return CUDA_ERROR_INVALID_VALUE;
-	*free = clamp(slice_free);
-	*total = clamp(slice_total);
-	return CUDA_SUCCESS;
-}
+MEM_GET_INFO(cuMemGetInfo_v2, size_t, (size_t))
+MEM_GET_INFO(cuMemGetInfo, unsigned int, clamp)
 
 /* A device that the tenant was not granted shows its real values: nothing can be allocated on
  * it. */
-CUDA(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device))
-{
-	unsigned card;
-	CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, device);
+#define TOTAL_MEM(symbol, size_type, as_size)                                                      \
+	CUDA(symbol, (size_type * bytes, CUdevice device))                                         \
+	{                                                                                          \
+		unsigned card;                                                                     \
+		CUresult result = REAL(symbol)(bytes, device);                                     \
+		if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS)       \
+			*bytes = as_size(limit_bytes(card));                                       \
+		return result;                                                                     \
+	}
 
-	if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS)
-		*bytes = limit_bytes(card);
-	return result;
-}
-
-CUDA(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device))
-{
-	unsigned card;
-	CUresult result = REAL(cuDeviceTotalMem)(bytes, device);
-
-	if (result == CUDA_SUCCESS && card_of_device(&card, device) == CUDA_SUCCESS)
-		*bytes = clamp(limit_bytes(card));
-	return result;
-}
+TOTAL_MEM(cuDeviceTotalMem_v2, size_t, (size_t))
+TOTAL_MEM(cuDeviceTotalMem, unsigned int, clamp)
 
 /* Programs that query the feature first use an alternative. */
 static bool is_refused(CUdevice_attribute attribute)

@@ -24,23 +24,13 @@ static nvmlReturn_t ready(void)
 	return NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-NVML(nvmlInit, (void))
-{
-	nvmlReturn_t result = ready();
+#define INIT(symbol, parameters, arguments)                                                        \
+	NVML(symbol, parameters)                                                                   \
+	{                                                                                          \
+		const nvmlReturn_t result = ready();                                               \
+		return result == NVML_SUCCESS ? REAL(symbol) arguments : result;                   \
+	}
 
-	return result == NVML_SUCCESS ? REAL(nvmlInit)() : result;
-}
-
-NVML(nvmlInit_v2, (void))
-{
-	nvmlReturn_t result = ready();
-
-	return result == NVML_SUCCESS ? REAL(nvmlInit_v2)() : result;
-}
-
-NVML(nvmlInitWithFlags, (unsigned int flags))
-{
-	nvmlReturn_t result = ready();
-
-	return result == NVML_SUCCESS ? REAL(nvmlInitWithFlags)(flags) : result;
-}
+INIT(nvmlInit, (void), ())
+INIT(nvmlInit_v2, (void), ())
+INIT(nvmlInitWithFlags, (unsigned int flags), (flags))

@@ -53,26 +53,17 @@ NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
 	return NVML_SUCCESS;
 }
 
-static nvmlReturn_t show_attributes(
-	nvmlReturn_t result, nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
-{
-	unsigned card;
+#define ATTRIBUTES(symbol)                                                                         \
+	NVML(symbol, (nvmlDevice_t device, nvmlDeviceAttributes_t * attributes))                   \
+	{                                                                                          \
+		unsigned card;                                                                     \
+		nvmlReturn_t result = REAL(symbol)(device, attributes);                            \
+		if (result == NVML_SUCCESS)                                                        \
+			result = card_of_device(&card, device);                                    \
+		if (result == NVML_SUCCESS)                                                        \
+			attributes->memorySizeMB = limit_bytes(card) >> 20;                        \
+		return result;                                                                     \
+	}
 
-	if (result == NVML_SUCCESS)
-		result = card_of_device(&card, device);
-	if (result == NVML_SUCCESS)
-		attributes->memorySizeMB = limit_bytes(card) >> 20;
-	return result;
-}
-
-NVML(nvmlDeviceGetAttributes, (nvmlDevice_t device, nvmlDeviceAttributes_t *attributes))
-{
-	return show_attributes(
-		REAL(nvmlDeviceGetAttributes)(device, attributes), device, attributes);
-}
-
-NVML(nvmlDeviceGetAttributes_v2, (nvmlDevice_t device, nvmlDeviceAttributes_t *attributes))
-{
-	return show_attributes(
-		REAL(nvmlDeviceGetAttributes_v2)(device, attributes), device, attributes);
-}
+ATTRIBUTES(nvmlDeviceGetAttributes)
+ATTRIBUTES(nvmlDeviceGetAttributes_v2)

@@ -82,29 +82,16 @@ static nvmlReturn_t list_none(nvmlDevice_t device, unsigned int *count)
 	return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetComputeRunningProcesses,
-	(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *processes))
-{
-	struct list list = {.v1 = processes};
+#define COMPUTE(symbol, entry, form)                                                               \
+	NVML(symbol, (nvmlDevice_t device, unsigned int *count, entry *processes))                 \
+	{                                                                                          \
+		struct list list = {.form = processes};                                            \
+		return list_compute(device, count, &list);                                         \
+	}
 
-	return list_compute(device, count, &list);
-}
-
-NVML(nvmlDeviceGetComputeRunningProcesses_v2,
-	(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes))
-{
-	struct list list = {.v2 = processes};
-
-	return list_compute(device, count, &list);
-}
-
-NVML(nvmlDeviceGetComputeRunningProcesses_v3,
-	(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *processes))
-{
-	struct list list = {.v2 = processes};
-
-	return list_compute(device, count, &list);
-}
+COMPUTE(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, v1)
+COMPUTE(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, v2)
+COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, v2)
 
 NVML(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_v1_t *list))
 {
