@@ -44,7 +44,6 @@ typedef struct CUextMemory_st *CUexternalMemory;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUgraphExec_st *CUgraphExec;
-typedef struct CUextMemory_st *CUexternalMemory;
 
 typedef struct CUuuid {
 	char bytes[16];
@@ -58,8 +57,6 @@ typedef void (*CUhostFn)(void *data);
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 enum {
-	CU_GET_PROC_ADDRESS_DEFAULT = 0,
-	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 };
 
@@ -84,10 +81,6 @@ enum {
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 	CU_MEM_ATTACH_GLOBAL = 1,
 	CU_MEM_ATTACH_HOST = 2,
-	CU_MEM_ATTACH_SINGLE = 4,
-	CU_MEMHOSTALLOC_PORTABLE = 1,
-	CU_MEMHOSTALLOC_DEVICEMAP = 2,
-	CU_MEMHOSTALLOC_WRITECOMBINED = 4,
 };
 
 typedef enum CUlimit {
@@ -97,7 +90,6 @@ typedef enum CUlimit {
 	CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3,
 	CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
 	CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
-	CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6,
 	CU_LIMIT_MAX = 10,
 } CUlimit;
 
@@ -106,7 +98,6 @@ typedef enum CUpointer_attribute {
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
 	CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
-	CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5,
 	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
 	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
 	CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
@@ -124,10 +115,6 @@ typedef enum CUpointer_attribute {
 typedef enum CUjitInputType {
 	CU_JIT_INPUT_CUBIN = 0,
 	CU_JIT_INPUT_PTX = 1,
-	CU_JIT_INPUT_FATBINARY = 2,
-	CU_JIT_INPUT_OBJECT = 3,
-	CU_JIT_INPUT_LIBRARY = 4,
-	CU_JIT_INPUT_NVVM = 5,
 } CUjitInputType;
 
 typedef enum CUmemLocationType {
@@ -147,28 +134,18 @@ typedef enum CUmemAllocationType {
 typedef enum CUmemAllocationHandleType {
 	CU_MEM_HANDLE_TYPE_NONE = 0,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
-	CU_MEM_HANDLE_TYPE_FABRIC = 8,
 } CUmemAllocationHandleType;
 
 typedef enum CUmem_advise {
-	CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
-	CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
 	CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3,
-	CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION = 4,
-	CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
-	CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
 } CUmem_advise;
 
 typedef enum CUmemAccess_flags {
 	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
-	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 } CUmemAccess_flags;
 
 typedef enum CUmemPool_attribute {
-	CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-	CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
-	CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
 	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
 	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
 	CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
@@ -195,35 +172,24 @@ typedef enum CUgraphNodeType {
 	CU_GRAPH_NODE_TYPE_KERNEL = 0,
 	CU_GRAPH_NODE_TYPE_MEMCPY = 1,
 	CU_GRAPH_NODE_TYPE_MEMSET = 2,
-	CU_GRAPH_NODE_TYPE_HOST = 3,
 	CU_GRAPH_NODE_TYPE_GRAPH = 4,
 	CU_GRAPH_NODE_TYPE_EMPTY = 5,
-	CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
-	CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
-	CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL = 8,
-	CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT = 9,
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
-	CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
-	CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
 } CUgraphNodeType;
 
 typedef enum CUgraphMem_attribute {
 	CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
-	CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
-	CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
 } CUgraphMem_attribute;
 
 enum {
 	CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1,
 	CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
 	CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
-	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
 };
 
 typedef enum CUgraphChildGraphNodeOwnership {
-	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0,
 	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1,
 } CUgraphChildGraphNodeOwnership;
 
@@ -253,11 +219,7 @@ typedef enum CUarray_format {
 
 enum {
 	CUDA_ARRAY3D_LAYERED = 0x01,
-	CUDA_ARRAY3D_SURFACE_LDST = 0x02,
 	CUDA_ARRAY3D_CUBEMAP = 0x04,
-	CUDA_ARRAY3D_TEXTURE_GATHER = 0x08,
-	CUDA_ARRAY3D_DEPTH_TEXTURE = 0x10,
-	CUDA_ARRAY3D_COLOR_ATTACHMENT = 0x20,
 	CUDA_ARRAY3D_SPARSE = 0x40,
 	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };
@@ -636,8 +598,6 @@ CUDA_WITH_PTSZ(cuMemPrefetchBatchAsync,
 	(CUdeviceptr * pointers, size_t *bytes, size_t count, CUmemLocation *locations,
 		size_t *location_starts, size_t location_count, unsigned long long flags,
 		CUstream stream));
-CUDA_WITH_PTSZ(cuMemDiscardBatchAsync, (CUdeviceptr * pointers, size_t *bytes, size_t count,
-					       unsigned long long flags, CUstream stream));
 CUDA_WITH_PTSZ(cuMemDiscardAndPrefetchBatchAsync,
 	(CUdeviceptr * pointers, size_t *bytes, size_t count, CUmemLocation *locations,
 		size_t *location_starts, size_t location_count, unsigned long long flags,
@@ -785,8 +745,6 @@ CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUDA_WITH_PTSZ(cuStreamGetCtx, (CUstream stream, CUcontext *context));
 CUDA_WITH_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags));
-CUDA_WITH_PTSZ(cuStreamAttachMemAsync,
-	(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned int flags));
 CUDA_WITH_PTSZ(cuStreamQuery, (CUstream stream));
 CUDA_WITH_PTSZ(cuStreamSynchronize, (CUstream stream));
 CUDA_WITH_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status));
