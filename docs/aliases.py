@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -14,6 +15,7 @@ _PROFILING: Final = (
 )
 _LINKS: Final = "DCGM computes it; NVML has counters of each link in another unit."
 _MIG: Final = "An instance is a card of its own here: its series have its UUID, MIG-..."
+_SOURCE: Final = re.compile(r"gpushare_\w+")
 _RESOURCE_QUOTA: Final = "A quota of a Kubernetes namespace: the node does not know it."
 
 _INTRO: Final = """\
@@ -73,14 +75,13 @@ def aliases() -> Iterator[str]:
     yield from _INTRO.splitlines()
     yield ""
     yield from table(
-        ("exporter", "name", "labels", "meaning", "source"),
+        ("exporter", "name", "labels", "meaning"),
         (
             (
                 who,
                 f"`{family.name}`",
                 ", ".join(f"`{label}`" for label in family.labels),
-                family.help,
-                f"`{family.source}`",
+                _SOURCE.sub(r"`\g<0>`", family.help),
             )
             for who, families in COMPAT.items()
             for family in families

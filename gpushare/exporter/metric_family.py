@@ -12,12 +12,12 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from gpushare.client import Client
 from gpushare.errors import UserError
@@ -103,17 +103,13 @@ MetricSample = tuple[Labels, "float | tuple[list[tuple[str, float]], float]"]
 
 @dataclass(frozen=True)
 class Family:
-    """One family; the name of a counter ends in _total.
-
-    `source` is gpushare's own name for the figure, if the name is another exporter's.
-    """
+    """One family; the name of a counter ends in _total."""
 
     name: str
     kind: MetricType
     labels: Labels
     help: str
     samples: Callable[[Snapshot], Iterable[MetricSample]]
-    source: str = ""
 
 
 def card_labels(snapshot: Snapshot, card: CardRow) -> Labels:
@@ -121,23 +117,17 @@ def card_labels(snapshot: Snapshot, card: CardRow) -> Labels:
     return snapshot.node, card["uuid"], str(card["index"]), card["model"]
 
 
-def driver_name(card: CardRow) -> str:
-    """Return the card's name as the driver reports it; its model if gpushared is older."""
-    return card["name"]
-
-
 #: The labels of a card's series, and the function that returns their values.
 CardLabels = tuple[Labels, Callable[[Snapshot, "CardRow"], Labels]]
 
 
-def card_family(  # noqa: PLR0913 - each has a default
+def card_family(
     name: str,
     text: str,
     value: Callable[[CardRow], float | None],
     labels: CardLabels = (OF_CARD, card_labels),
     *,
     kind: MetricType = "gauge",
-    source: str = "",
 ) -> Family:
     """Return a family with one value for each card; None means unknown, without a series."""
 
@@ -147,7 +137,7 @@ def card_family(  # noqa: PLR0913 - each has a default
             if figure is not None:
                 yield labels[1](snapshot, card), figure
 
-    return Family(name, kind, labels[0], text, samples, source)
+    return Family(name, kind, labels[0], text, samples)
 
 
 def container_family(
@@ -181,6 +171,16 @@ def labeled_container_family(
                 yield (*labels, value), figure
 
     return Family(name, "gauge", (*OF_CONTAINER, label), text, samples)
+
+
+def alias_text(source: str, form: str = "") -> str:
+    """Return the text of another exporter's name for `source`, whose values have this `form`."""
+    return f"As {source}, {form}." if form else f"As {source}."
+
+
+def figure(name: str) -> Callable[[CardRow], float | None]:
+    """Return what reads the key `name` of a card's row."""
+    return lambda card: cast("Mapping[str, float | None]", card)[name]
 
 
 def tenant_labels(snapshot: Snapshot, tenant: TenantRow) -> Labels:

@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gpushare.exporter.metric_family import Family, Labels, Snapshot, card_family, driver_name
+from gpushare.exporter.metric_family import (
+    Family,
+    Labels,
+    Snapshot,
+    alias_text,
+    card_family,
+    figure,
+)
 from gpushare.exporter.sensors import sensor
 
 if TYPE_CHECKING:
     from gpushare.protocol.rows import CardRow
 
 _MIB: Final = 1 << 20
+_PERCENT: Final = "in percent"
 _LABELS: Final[Labels] = (
     "gpu",
     "UUID",
@@ -31,21 +39,24 @@ _LABELS: Final[Labels] = (
 def _labels(snapshot: Snapshot, card: CardRow) -> Labels:
     index = str(card["index"])
     driver = "" if snapshot.metrics is None else snapshot.metrics.node["driver_version"]
-    names = f"nvidia{index}", driver_name(card), snapshot.node, driver
+    names = f"nvidia{index}", card["name"], snapshot.node, driver
     return (index, card["uuid"], card["bus_id"], *names)
 
 
-def _family(name: str, text: str, source: str, value: Callable[[CardRow], float | None]) -> Family:
-    name = f"DCGM_FI_DEV_{name}"
-    return card_family(name, text, value, (_LABELS, _labels), source=f"gpushare_card_{source}")
+def _family(
+    name: str, source: str, value: Callable[[CardRow], float | None], form: str = ""
+) -> Family:
+    text = alias_text(f"gpushare_card_{source}", form)
+    return card_family(f"DCGM_FI_DEV_{name}", text, value, (_LABELS, _labels))
 
 
-def _mib(size: float | None) -> float | None:
-    return None if size is None else size / _MIB
+def _used(card: CardRow) -> float | None:
+    return None if card["used_bytes"] is None else card["used_bytes"] / _MIB
 
 
 def _free(card: CardRow) -> float | None:
-    return None if card["used_bytes"] is None else card["memory_bytes"] - card["used_bytes"]
+    used = card["used_bytes"]
+    return None if used is None else (card["memory_bytes"] - used) / _MIB
 
 
 def _last_xid(card: CardRow) -> float:
@@ -53,97 +64,26 @@ def _last_xid(card: CardRow) -> float:
 
 
 FAMILIES: Final = (
-    _family("SM_CLOCK", "SM clock, in MHz.", "clock_hertz", sensor("sm_clock_mhz")),
-    _family("MEM_CLOCK", "Memory clock, in MHz.", "clock_hertz", sensor("memory_clock_mhz")),
+    _family("SM_CLOCK", "clock_hertz", sensor("sm_clock_mhz"), "in MHz"),
+    _family("MEM_CLOCK", "clock_hertz", sensor("memory_clock_mhz"), "in MHz"),
+    _family("MEMORY_TEMP", "memory_temperature_celsius", sensor("memory_temperature_celsius")),
+    _family("GPU_TEMP", "temperature_celsius", sensor("temperature_celsius")),
+    _family("POWER_USAGE", "power_watts", sensor("power_milliwatts", 1e-3)),
     _family(
-        "MEMORY_TEMP",
-        "Memory temperature, in degrees Celsius.",
-        "memory_temperature_celsius",
-        sensor("memory_temperature_celsius"),
+        "TOTAL_ENERGY_CONSUMPTION", "energy_joules_total", sensor("energy_millijoules"), "in mJ"
     ),
+    _family("PCIE_REPLAY_COUNTER", "pcie_replays_total", sensor("pcie_replays")),
+    _family("GPU_UTIL", "utilization_ratio", figure("utilization"), _PERCENT),
     _family(
-        "GPU_TEMP",
-        "GPU temperature, in degrees Celsius.",
-        "temperature_celsius",
-        sensor("temperature_celsius"),
+        "MEM_COPY_UTIL", "memory_copy_utilization_ratio", sensor("memory_copy_percent"), _PERCENT
     ),
-    _family(
-        "POWER_USAGE",
-        "Power draw, in watts.",
-        "power_watts",
-        sensor("power_milliwatts", 1e-3),
-    ),
-    _family(
-        "TOTAL_ENERGY_CONSUMPTION",
-        "Energy since the driver was loaded, in mJ.",
-        "energy_joules_total",
-        sensor("energy_millijoules"),
-    ),
-    _family(
-        "PCIE_REPLAY_COUNTER",
-        "PCIe retries.",
-        "pcie_replays_total",
-        sensor("pcie_replays"),
-    ),
-    _family(
-        "GPU_UTIL",
-        "GPU utilization, in percent.",
-        "utilization_ratio",
-        lambda card: card["utilization"],
-    ),
-    _family(
-        "MEM_COPY_UTIL",
-        "Utilization of the memory interface, in percent.",
-        "memory_copy_utilization_ratio",
-        sensor("memory_copy_percent"),
-    ),
-    _family(
-        "ENC_UTIL",
-        "Encoder utilization, in percent.",
-        "encoder_utilization_ratio",
-        sensor("encoder_percent"),
-    ),
-    _family(
-        "DEC_UTIL",
-        "Decoder utilization, in percent.",
-        "decoder_utilization_ratio",
-        sensor("decoder_percent"),
-    ),
-    _family("XID_ERRORS", "The last XID; 0: none.", "xid_errors_total", _last_xid),
-    _family(
-        "FB_FREE",
-        "Free framebuffer memory, in MiB.",
-        "memory_used_bytes",
-        lambda card: _mib(_free(card)),
-    ),
-    _family(
-        "FB_USED",
-        "Framebuffer memory in use, in MiB.",
-        "memory_used_bytes",
-        lambda card: _mib(card["used_bytes"]),
-    ),
-    _family(
-        "FB_RESERVED",
-        "Framebuffer memory reserved by the driver, in MiB.",
-        "memory_reserved_bytes",
-        sensor("reserved_bytes", 1 / _MIB),
-    ),
-    _family(
-        "UNCORRECTABLE_REMAPPED_ROWS",
-        "Rows remapped after uncorrectable errors.",
-        "remapped_rows",
-        sensor("uncorrectable_rows"),
-    ),
-    _family(
-        "CORRECTABLE_REMAPPED_ROWS",
-        "Rows remapped after correctable errors.",
-        "remapped_rows",
-        sensor("correctable_rows"),
-    ),
-    _family(
-        "ROW_REMAP_FAILURE",
-        "1 if remapping a row has failed.",
-        "row_remap_failed",
-        sensor("row_remap_failures"),
-    ),
+    _family("ENC_UTIL", "encoder_utilization_ratio", sensor("encoder_percent"), _PERCENT),
+    _family("DEC_UTIL", "decoder_utilization_ratio", sensor("decoder_percent"), _PERCENT),
+    _family("XID_ERRORS", "xid_errors_total", _last_xid, "the number of the last one, 0 for none"),
+    _family("FB_FREE", "memory_used_bytes", _free, "what is left of the card, in MiB"),
+    _family("FB_USED", "memory_used_bytes", _used, "in MiB"),
+    _family("FB_RESERVED", "memory_reserved_bytes", sensor("reserved_bytes", 1 / _MIB), "in MiB"),
+    _family("UNCORRECTABLE_REMAPPED_ROWS", "remapped_rows", sensor("uncorrectable_rows")),
+    _family("CORRECTABLE_REMAPPED_ROWS", "remapped_rows", sensor("correctable_rows")),
+    _family("ROW_REMAP_FAILURE", "row_remap_failed", sensor("row_remap_failures")),
 )

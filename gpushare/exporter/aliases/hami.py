@@ -18,8 +18,9 @@ from gpushare.exporter.metric_family import (
     Labels,
     MetricSample,
     Snapshot,
+    alias_text,
     card_family,
-    driver_name,
+    figure,
     mode_of,
     of_pods,
     pod_names,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _ZONE: Final = "vGPU"  # HAMi's label of all series
 _CORES: Final = "100"  # of a card
 _MIB: Final = 1 << 20
+_PERCENT: Final = "in percent"
 _LEGACY_CARD: Final[Mapping[str, str]] = {
     "node": "nodeid",
     "device_index": "deviceidx",
@@ -68,7 +70,7 @@ def _label(snapshot: Snapshot, card: CardRow, label: str) -> str:
         "node": snapshot.node,
         "device_index": str(card["index"]),
         "device_uuid": card["uuid"],
-        "device_type": _device_type(driver_name(card)),
+        "device_type": _device_type(card["name"]),
         "device_cores": _CORES,
         "device_memory_limit": str(card["memory_bytes"] // _MIB),
     }
@@ -84,19 +86,27 @@ _HOST: Final[Labels] = ("node", "device_index", "device_uuid", "device_type")
 _SCHEDULER: Final[Labels] = ("node", "device_uuid", "device_index", "device_type")
 
 
-def _card(
-    names: tuple[str, str],
-    text: str,
+def _card(  # noqa: PLR0913 - each has a default
+    name: str,
+    legacy: str,
     source: str,
     value: Callable[[CardRow], float | None],
+    form: str = "",
+    *,
     labels: Labels = _SCHEDULER,
 ) -> _Named:
     def of(snapshot: Snapshot, card: CardRow) -> Labels:
         return (*(_label(snapshot, card, label) for label in labels), _ZONE)
 
-    source = f"gpushare_card_{source}"
-    family = card_family(names[0], text, value, ((*labels, "zone"), of), source=source)
-    return _Named(family, names[1], _LEGACY_CARD)
+    text = alias_text(f"gpushare_card_{source}", form)
+    family = card_family(f"hami_{name}", text, value, ((*labels, "zone"), of))
+    return _Named(family, legacy, _LEGACY_CARD)
+
+
+def _host(
+    name: str, legacy: str, source: str, value: Callable[[CardRow], float | None], form: str = ""
+) -> _Named:
+    return _card(f"host_gpu_{name}", legacy, source, value, form, labels=_HOST)
 
 
 def _ecc_errors() -> _Named:
@@ -112,16 +122,17 @@ def _ecc_errors() -> _Named:
                 if value is not None:
                     yield (*host, kind, _ZONE), value
 
-    name, text = "hami_host_gpu_ecc_errors_total", "ECC errors in the card's lifetime."
-    family = Family(name, "counter", labels, text, samples, "gpushare_card_ecc_errors_total")
+    text = alias_text("gpushare_card_ecc_errors_total")
+    family = Family("hami_host_gpu_ecc_errors_total", "counter", labels, text, samples)
     return _Named(family, "", _LEGACY_CARD)
 
 
 def _container(
-    names: tuple[str, str],
-    text: str,
+    name: str,
+    legacy: str,
     source: str,
     value: Callable[[Snapshot, TenantCard], float | None],
+    form: str = "",
 ) -> _Named:
     """Return a family of HAMi's monitor: by the number of the card in the container."""
 
@@ -136,15 +147,16 @@ def _container(
         return found.items()
 
     labels: Labels = ("namespace", "pod", "container", "vdevice_index", "device_uuid", "zone")
-    family = Family(names[0], "gauge", labels, text, samples, f"gpushare_container_{source}")
-    return _Named(family, names[1], _LEGACY_PART)
+    text = alias_text(f"gpushare_container_{source}", form)
+    return _Named(Family(f"hami_{name}", "gauge", labels, text, samples), legacy, _LEGACY_PART)
 
 
 def _allocated(
-    names: tuple[str, str],
-    text: str,
+    name: str,
+    legacy: str,
     source: str,
     value: Callable[[TenantRow, TenantCard], float],
+    form: str = "",
 ) -> _Named:
     """Return a family of HAMi's scheduler: by the number of the container in its pod.
 
@@ -154,14 +166,18 @@ def _allocated(
     def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
         latest = {pod_names(tenant): tenant for tenant in of_pods(snapshot)}
         for (namespace, pod), each in groupby(sorted(latest), key=lambda name: name[:2]):
-            for number, name in enumerate(each):
-                for part in latest[name]["cards"]:
+            for number, container in enumerate(each):
+                for part in latest[container]["cards"]:
                     labels = (namespace, snapshot.node, pod, str(number), part["uuid"], _ZONE)
-                    yield labels, value(latest[name], part)
+                    yield labels, value(latest[container], part)
 
     labels: Labels = ("namespace", "node", "pod", "container_index", "device_uuid", "zone")
-    family = Family(names[0], "gauge", labels, text, samples, f"gpushare_container_{source}")
-    return _Named(family, names[1], _LEGACY_PART)
+    text = alias_text(f"gpushare_container_{source}", form)
+    return _Named(Family(f"hami_{name}", "gauge", labels, text, samples), legacy, _LEGACY_PART)
+
+
+def _used(_: Snapshot, part: TenantCard) -> float:
+    return part["used_bytes"]
 
 
 def _buffers(_: Snapshot, part: TenantCard) -> float:
@@ -169,160 +185,136 @@ def _buffers(_: Snapshot, part: TenantCard) -> float:
     return part["used_bytes"] - kinds["contexts"] - kinds["modules"]
 
 
+def _idle_seconds(snapshot: Snapshot, part: TenantCard) -> float:
+    return max(0.0, snapshot.taken - part["last_active"])
+
+
 def _cores(tenant: TenantRow, part: TenantCard) -> float:
     return 100 if mode_of(tenant) == "exclusive" else part["cores"]
 
 
 _MONITOR: Final = (
-    _card(
-        ("hami_host_gpu_memory_used_bytes", "HostGPUMemoryUsage"),
-        "Memory in use on the card, in bytes.",
-        "memory_used_bytes",
-        lambda card: card["used_bytes"],
-        _HOST,
-    ),
-    _card(
-        ("hami_host_gpu_utilization_ratio", "HostCoreUtilization"),
-        "Utilization of the card, in percent.",
+    _host("memory_used_bytes", "HostGPUMemoryUsage", "memory_used_bytes", figure("used_bytes")),
+    _host(
         "utilization_ratio",
-        lambda card: card["utilization"],
-        _HOST,
+        "HostCoreUtilization",
+        "utilization_ratio",
+        figure("utilization"),
+        _PERCENT,
     ),
-    _card(
-        ("hami_host_gpu_memory_controller_utilization_ratio", ""),
-        "Utilization of the memory interface, in percent.",
+    _host(
+        "memory_controller_utilization_ratio",
+        "",
         "memory_copy_utilization_ratio",
         sensor("memory_copy_percent"),
-        _HOST,
+        _PERCENT,
     ),
-    _card(
-        ("hami_host_gpu_temperature_celsius", ""),
-        "Temperature of the card, in degrees Celsius.",
-        "temperature_celsius",
-        sensor("temperature_celsius"),
-        _HOST,
-    ),
-    _card(
-        ("hami_host_gpu_power_usage_watts", ""),
-        "Power draw of the card, in watts.",
-        "power_watts",
-        sensor("power_milliwatts", 1e-3),
-        _HOST,
-    ),
+    _host("temperature_celsius", "", "temperature_celsius", sensor("temperature_celsius")),
+    _host("power_usage_watts", "", "power_watts", sensor("power_milliwatts", 1e-3)),
     _ecc_errors(),
     _container(
-        ("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
-        "vGPU memory in use, in bytes.",
-        "memory_used_bytes",
-        lambda _, part: part["used_bytes"],
+        "vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes", "memory_used_bytes", _used
     ),
     _container(
-        ("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
-        "vGPU memory limit, in bytes.",
+        "vgpu_memory_limit_bytes",
+        "vGPU_device_memory_limit_in_bytes",
         "memory_limit_bytes",
         lambda _, part: part["limit_bytes"],
     ),
     _container(
-        ("hami_container_device_memory_bytes", "Device_memory_desc_of_container"),
-        "Memory of the card that the container uses, in bytes.",
+        "container_device_memory_bytes",
+        "Device_memory_desc_of_container",
         "memory_used_bytes",
-        lambda _, part: part["used_bytes"],
+        _used,
     ),
     _container(
-        ("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
-        "Utilization of the card by the container, in percent.",
+        "container_device_utilization_ratio",
+        "Device_utilization_desc_of_container",
         "cores_utilization_ratio",
         lambda _, part: part["utilization"],
+        _PERCENT,
     ),
     _container(
-        ("hami_container_last_kernel_elapsed_seconds", "Device_last_kernel_of_container"),
-        "Seconds since the container last used the card; before that, since its start.",
+        "container_last_kernel_elapsed_seconds",
+        "Device_last_kernel_of_container",
         "last_active_timestamp_seconds",
-        lambda snapshot, part: max(0.0, snapshot.taken - part["last_active"]),
+        _idle_seconds,
+        "in seconds since then",
     ),
     _container(
-        ("hami_vgpu_memory_context_bytes", ""),
-        "Memory of contexts, in bytes.",
+        "vgpu_memory_context_bytes",
+        "",
         "memory_used_bytes",
         lambda _, part: part["kinds"]["contexts"],
+        "of contexts alone",
     ),
     _container(
-        ("hami_vgpu_memory_module_bytes", ""),
-        "Memory of modules, in bytes.",
+        "vgpu_memory_module_bytes",
+        "",
         "memory_used_bytes",
         lambda _, part: part["kinds"]["modules"],
+        "of modules alone",
     ),
     _container(
-        ("hami_vgpu_memory_buffer_bytes", ""),
-        "All other memory, in bytes.",
+        "vgpu_memory_buffer_bytes",
+        "",
         "memory_used_bytes",
         _buffers,
+        "without contexts and modules",
     ),
 )
 _OF_SCHEDULER: Final = (
     _card(
-        ("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"),
-        "Memory of the card, in bytes.",
+        "gpu_memory_limit_bytes",
+        "GPUDeviceMemoryLimit",
         "memory_capacity_bytes",
-        lambda card: card["memory_bytes"],
+        figure("memory_bytes"),
     ),
     _card(
-        ("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit"),
-        "Compute of the card, in percent: 100.",
+        "gpu_core_limit_ratio",
+        "GPUDeviceCoreLimit",
         "cores_allocated_ratio",
         lambda _: float(_CORES),
+        "but what can be allocated: always 100",
     ),
     _card(
-        ("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated"),
-        "Memory allocated to containers, in bytes.",
+        "gpu_memory_allocated_bytes",
+        "GPUDeviceMemoryAllocated",
         "memory_allocated_bytes",
-        lambda card: card["allocated_bytes"],
-        ("node", "device_uuid", "device_index", "device_cores", "device_type"),
+        figure("allocated_bytes"),
+        labels=("node", "device_uuid", "device_index", "device_cores", "device_type"),
     ),
+    _card("gpu_shared_count", "GPUDeviceSharedNum", "tenants", figure("tenants")),
     _card(
-        ("hami_gpu_shared_count", "GPUDeviceSharedNum"),
-        "Containers on the card.",
-        "tenants",
-        lambda card: card["tenants"],
-    ),
-    _card(
-        ("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated"),
-        "Compute allocated to containers, in percent.",
+        "gpu_core_allocated_ratio",
+        "GPUDeviceCoreAllocated",
         "cores_allocated_ratio",
         lambda card: 100 - card["cores_available"],
+        _PERCENT,
     ),
     _card(
-        ("hami_node_gpu_overview", "nodeGPUOverview"),
-        "Memory allocated to containers, in bytes.",
+        "node_gpu_overview",
+        "nodeGPUOverview",
         "memory_allocated_bytes",
-        lambda card: card["allocated_bytes"],
-        (
-            "node",
-            "device_uuid",
-            "device_index",
-            "device_cores",
-            "device_memory_limit",
-            "device_type",
-        ),
+        figure("allocated_bytes"),
+        labels=(*_SCHEDULER[:3], "device_cores", "device_memory_limit", "device_type"),
     ),
     _card(
-        ("hami_node_gpu_memory_allocated_ratio", "nodeGPUMemoryPercentage"),
-        "Fraction of the card's memory that is allocated, from 0 to 1.",
+        "node_gpu_memory_allocated_ratio",
+        "nodeGPUMemoryPercentage",
         "memory_allocated_bytes",
         lambda card: card["allocated_bytes"] / card["memory_bytes"],
-        ("node", "device_uuid", "device_index"),
+        "as a part of the card, from 0 to 1",
+        labels=("node", "device_uuid", "device_index"),
     ),
     _allocated(
-        ("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
-        "Memory allocated to the container, in bytes.",
+        "vgpu_memory_allocated_bytes",
+        "vGPUMemoryAllocated",
         "memory_quota_bytes",
         lambda _, part: part["quota_bytes"],
     ),
     _allocated(
-        ("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated"),
-        "Compute allocated to the container, in percent.",
-        "cores_quota_ratio",
-        _cores,
+        "vgpu_core_allocated_ratio", "vGPUCoreAllocated", "cores_quota_ratio", _cores, _PERCENT
     ),
 )
 CURRENT: Final = tuple(each.family for each in (*_MONITOR, *_OF_SCHEDULER))

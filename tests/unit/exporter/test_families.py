@@ -129,6 +129,8 @@ def test_names_are_as_prometheus_asks() -> None:
         assert "node" in family.labels
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     names = {family.name: family.labels for family in FAMILIES}
+    for alias in (alias for families in COMPAT.values() for alias in families):
+        assert alias.help.removeprefix("As ").rstrip(".").partition(",")[0] in names, alias.name
     assert names["gpushare_container_memory_used_bytes"] == (*OF_CONTAINER, "kind")
     assert names["gpushare_card_non_tenant_processes"] == (*OF_CARD, "action")
 
