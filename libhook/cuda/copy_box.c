@@ -33,44 +33,22 @@ FIRST(cuMemcpy3D, CUDA_MEMCPY3D_v1, SOLID(copy))
 FIRST_ASYNCHRONOUS(cuMemcpy2DAsync, CUDA_MEMCPY2D_v1, FLAT(copy))
 FIRST_ASYNCHRONOUS(cuMemcpy3DAsync, CUDA_MEMCPY3D_v1, SOLID(copy))
 
-/* A batch is one unit of work, as large as everything that it copies. */
-static uint64_t runs(const size_t *bytes, size_t count)
-{
-	uint64_t sum = 0;
+/* A batch is one unit of work, as large as everything that it copies. Boxes of arrays are in
+ * elements: constant for one array, and so is what is learned. */
+#define SUM(name, type, size)                                                                      \
+	static uint64_t name(const type *pieces, size_t count)                                     \
+	{                                                                                          \
+		uint64_t sum = 0;                                                                  \
+		for (size_t i = 0; pieces && i < count; i++)                                       \
+			sum += size;                                                               \
+		return sum;                                                                        \
+	}
 
-	for (size_t i = 0; bytes && i < count; i++)
-		sum += bytes[i];
-	return sum;
-}
-
-/* For arrays in elements: constant for one array, and so is what is learned. */
-static uint64_t boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; copies && i < count; i++)
-		sum += (uint64_t)copies[i].extent.width * copies[i].extent.height *
-		       copies[i].extent.depth;
-	return sum;
-}
-
-static uint64_t hops(const CUDA_FABRIC_COPY_BATCH_OP *copies, size_t count)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; copies && i < count; i++)
-		sum += copies[i].size;
-	return sum;
-}
-
-static uint64_t compressed(const CUmemDecompressParams *pieces, size_t count)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; pieces && i < count; i++)
-		sum += pieces[i].srcNumBytes;
-	return sum;
-}
+SUM(runs, size_t, pieces[i])
+SUM(boxes, CUDA_MEMCPY3D_BATCH_OP,
+	(uint64_t)pieces[i].extent.width *pieces[i].extent.height *pieces[i].extent.depth)
+SUM(hops, CUDA_FABRIC_COPY_BATCH_OP, pieces[i].size)
+SUM(compressed, CUmemDecompressParams, pieces[i].srcNumBytes)
 
 #define MANY(name, parameters, arguments, bytes)                                                   \
 	SUBMIT_PTSZ(name, parameters, arguments, COPY(name, bytes), .stream = stream)

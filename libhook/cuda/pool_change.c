@@ -34,26 +34,19 @@ static CUresult pool_placed(CUmemoryPool *pool, CUmemoryPool returned, CUmemAllo
 }
 
 /* Since CUDA 13, the host has pools that the program did not create, too. */
-CUDA(cuMemGetDefaultMemPool,
-	(CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type))
-{
-	if (!pool || !location)
-		return REAL(cuMemGetDefaultMemPool)(pool, location, type);
-	CUmemoryPool returned = NULL;
-	CUmemLocation own = *location;
-	CUresult result = REAL(cuMemGetDefaultMemPool)(&returned, &own, type);
-	return result == CUDA_SUCCESS ? pool_placed(pool, returned, type, &own) : result;
-}
+#define POOL_AT(symbol)                                                                            \
+	CUDA(symbol, (CUmemoryPool * pool, CUmemLocation * location, CUmemAllocationType type))    \
+	{                                                                                          \
+		if (!pool || !location)                                                            \
+			return REAL(symbol)(pool, location, type);                                 \
+		CUmemoryPool returned = NULL;                                                      \
+		CUmemLocation own = *location;                                                     \
+		CUresult result = REAL(symbol)(&returned, &own, type);                             \
+		return result == CUDA_SUCCESS ? pool_placed(pool, returned, type, &own) : result;  \
+	}
 
-CUDA(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type))
-{
-	if (!pool || !location)
-		return REAL(cuMemGetMemPool)(pool, location, type);
-	CUmemoryPool returned = NULL;
-	CUmemLocation own = *location;
-	CUresult result = REAL(cuMemGetMemPool)(&returned, &own, type);
-	return result == CUDA_SUCCESS ? pool_placed(pool, returned, type, &own) : result;
-}
+POOL_AT(cuMemGetDefaultMemPool)
+POOL_AT(cuMemGetMemPool)
 
 /* The last chance to query the driver about the memory that remains, before the handle is gone. */
 CUDA(cuMemPoolDestroy, (CUmemoryPool handle))
