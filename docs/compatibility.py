@@ -20,7 +20,6 @@ def compatibility() -> Iterator[str]:
     yield from table(("rule", "when"), [(f"`{name}`", said) for name, said in RULES.items()])
     yield from toolkits()
     yield from cards()
-    yield from backends()
     yield from ("## The interposer", "")
     yield "Its table of calls is made of the headers of CUDA"
     yield (
@@ -61,22 +60,6 @@ def cards() -> Iterator[str]:
         for name, one in rules.PRECISIONS.items()
     ]
     yield from table(("format", "from compute capability", "instead"), formats)
-
-
-def backends() -> Iterator[str]:
-    """Yield what MPS and MIG need."""
-    yield from ("## MPS and MIG", "")
-    yield (
-        f"MPS takes compute capability {cuda_text(rules.MPS_CAPABILITY)} or more, a driver of CUDA"
-    )
-    yield (
-        f"{cuda_text(rules.MPS_CUDA)}, of {cuda_text(rules.MPS_MEMORY_CUDA)} for limits of "
-        "memory, and"
-    )
-    yield "a card that is not under MIG."
-    yield ""
-    rows = [(cuda_text(card), driver_text(driver)) for card, driver in rules.MIG_DRIVERS.items()]
-    yield from table(("MIG on compute capability", "least driver"), rows)
 
 
 def _least(cuda: Version) -> str:

@@ -67,7 +67,6 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any
 @click.option(
     "--brand", default="", metavar="NAME", help="Brand of these cards: tesla, nvidia or geforce."
 )
-@click.option("--mig", is_flag=True, help="These cards are partitioned with MIG.")
 @click.option(
     "--backend",
     type=click.Choice(rules.BACKENDS),
@@ -83,7 +82,6 @@ def command(
     cuda: Version | None,
     cc: tuple[Version, ...],
     brand: str,
-    mig: bool,
     backend: rules.Backend,
     model: ModelFormats,
 ) -> None:
@@ -100,13 +98,12 @@ def command(
     The exit status is 4 for a warning, and 3 if the image does not run.
     """
     elsewhere = bool(driver or cuda or cc)
-    if not elsewhere and (brand or mig):
-        raise click.UsageError("--brand and --mig require --driver, --cuda or --cc")
+    if brand and not elsewhere:
+        raise click.UsageError("--brand requires --driver, --cuda or --cc")
     tenant = None
     if elsewhere:
         cards = tuple(
-            rules.CardFacts("", capability, brand.lower(), mig, _for_centres(brand))
-            for capability in cc
+            rules.CardFacts("", capability, brand.lower(), _for_centres(brand)) for capability in cc
         )
         machine = rules.Machine(
             driver or (), cuda or drivers.newest_cuda(driver or ()), cards, backend
@@ -258,7 +255,6 @@ def _shown(machine: rules.Machine) -> dict[str, Any]:
                 "name": card.name,
                 "capability": cuda_text(card.capability) if card.capability else "",
                 "brand": card.brand,
-                "mig": card.mig,
             }
             for card in machine.cards
         ],

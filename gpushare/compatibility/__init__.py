@@ -57,12 +57,6 @@ RULES: Final = {
     rules.TOO_NEW: "The card is newer than the runtime's toolkit: programs need PTX.",
     rules.DRIVER: "The driver no longer supports the card.",
     rules.PRECISION: "The program is configured to use a precision that the card does not have.",
-    rules.MPS_ON_MIG: "MPS is requested on a card that MIG partitions.",
-    rules.MPS_CARD: "MPS is requested on a card older than Volta.",
-    rules.MPS_DRIVER: "MPS is requested, but the driver is too old for it.",
-    rules.MPS_MEMORY: "MPS is requested, but this driver cannot limit its memory.",
-    rules.MIG_CARD: "MIG is requested on a card that does not support it.",
-    rules.MIG_DRIVER: "MIG is requested, but the driver is too old for it on this card.",
     OTHER: "The image has another runtime, which programs with their own paths find first.",
     NO_RUNTIME: "No CUDA runtime was found: a statically linked one cannot be detected.",
 }
@@ -82,7 +76,6 @@ def _findings(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:
     yield from _check_requirements(image, machine)
     yield from rules.check_driver_support(machine)
     yield from rules.check_precisions(image, machine)
-    yield from rules.check_backend(machine)
 
 
 def _check_runtimes(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules: driver and cards against a CUDA runtime, precisions, and the backends MPS and MIG.
+"""The rules: driver and cards against a CUDA runtime, and precisions.
 
 Pure, as all rules.
 """
@@ -159,14 +159,6 @@ DROPPED = "card-dropped"
 TOO_NEW = "card-too-new"
 DRIVER = "driver-dropped-card"
 PRECISION = "precision"
-MPS_ON_MIG = "mps-on-mig"
-MPS_CARD = "mps-card"
-MPS_DRIVER = "mps-driver"
-MPS_MEMORY = "mps-memory"
-MIG_CARD = "mig-card"
-MIG_DRIVER = "mig-driver"
-
-_OMIT = "omit the backend: the interposer enforces the quota"
 
 
 def check_toolkit(runtime: Runtime, machine: Machine) -> Iterator[CompatibilityFinding]:
@@ -246,72 +238,6 @@ def describe_precisions(image: Image) -> Iterator[str]:
         )
 
 
-def check_backend(machine: Machine) -> Iterator[CompatibilityFinding]:
-    """Yield why the backend cannot enforce a quota on this machine."""
-    if machine.backend == "mps":
-        yield from _check_mps(machine)
-    elif machine.backend == "mig":
-        yield from _check_mig(machine)
-
-
-def _check_mps(machine: Machine) -> Iterator[CompatibilityFinding]:
-    for card in machine.cards:
-        name = card.name or "the card"
-        if card.mig:
-            yield refuse(
-                MPS_ON_MIG,
-                f"{name} is partitioned by MIG, and gpushare does not run MPS on MIG instances",
-                "disable MIG on that card, or omit the backend",
-            )
-        if card.capability is not None and card.capability < MPS_CAPABILITY:
-            has, wanted = cuda_text(card.capability), cuda_text(MPS_CAPABILITY)
-            yield refuse(
-                MPS_CARD,
-                f"{name} has compute capability {has}, and MPS isolates and limits its clients "
-                f"only from {wanted} on",
-                _OMIT,
-                capability=has,
-                wanted=wanted,
-            )
-    cuda = machine.cuda
-    if cuda and cuda < MPS_CUDA:
-        has, wanted = cuda_text(cuda), cuda_text(MPS_CUDA)
-        what = f"MPS needs a driver with CUDA {wanted} or newer, and this one has {has}"
-        yield refuse(MPS_DRIVER, what, _OMIT, cuda=has, wanted=wanted)
-    elif cuda and cuda < MPS_MEMORY_CUDA:
-        has, wanted = cuda_text(cuda), cuda_text(MPS_MEMORY_CUDA)
-        what = (
-            f"MPS limits a client's memory (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) from CUDA {wanted} "
-            f"on, and this driver has {has}"
-        )
-        yield warn(MPS_MEMORY, what, _OMIT, cuda=has, wanted=wanted)
-
-
-def _check_mig(machine: Machine) -> Iterator[CompatibilityFinding]:
-    for card in machine.cards:
-        if card.capability is None:
-            continue
-        has = cuda_text(card.capability)
-        least = MIG_DRIVERS.get(card.capability)
-        if least is None:
-            supported = ", ".join(cuda_text(version) for version in MIG_DRIVERS)
-            what = (
-                f"{card.name or 'the card'} has compute capability {has} and does not support "
-                f"MIG, which needs one of {supported}"
-            )
-            yield refuse(MIG_CARD, what, _OMIT, capability=has)
-        elif machine.driver and machine.driver < least:
-            driver, wanted = driver_text(machine.driver), driver_text(least)
-            yield refuse(
-                MIG_DRIVER,
-                f"MIG on cards with compute capability {has} needs driver {wanted} or newer, and "
-                f"this is {driver}",
-                f"install driver {wanted}, or omit the backend",
-                driver=driver,
-                least_driver=wanted,
-            )
-
-
 def _distinct_cards(
     machine: Machine,
 ) -> Iterator[tuple[Version, CardFacts, Architecture | None]]:
@@ -336,8 +262,7 @@ def _name(card: CardFacts, known: Architecture | None) -> str:
 # TOOLKITS, and of ARCHITECTURES where it brought or dropped a card.
 #
 # Sources: NVIDIA, "CUDA Toolkit Release Notes", tables of drivers; "CUDA Compatibility", minor
-# version compatibility; "CUDA Toolkit, Driver, and Architecture Matrix" of the data centre drivers;
-# "MIG User Guide", deployment considerations; "Multi-Process Service".
+# version compatibility; "CUDA Toolkit, Driver, and Architecture Matrix" of the data centre drivers.
 
 
 #: The CUDA whose headers the interposer's table of calls is made of: the oldest and the newest.
@@ -446,22 +371,6 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
     "fp4": Precision((10,), "--quantization=fp8"),
 }
 
-#: MPS: the cards whose clients have address spaces and limits of their own (Volta and newer), the
-#: CUDA of the driver from which it is run here, and from which it has a limit of memory.
-MPS_CAPABILITY: Final[Version] = (7,)
-MPS_CUDA: Final[Version] = (11, 4)
-MPS_MEMORY_CUDA: Final[Version] = (11, 5)
-
-#: MIG: the oldest driver, by the compute capability of cards that may have partitions.
-MIG_DRIVERS: Final[Mapping[Version, Version]] = {
-    (8,): (450, 80, 2),
-    (9,): (525, 85, 12),
-    (10,): (570, 133, 20),
-    (10, 3): (580, 82, 7),
-    (12,): (575, 51, 3),
-}
-
-
 # --- the facts that are evaluated, and the findings that result ---
 
 #: (12, 4, 127), (550, 54, 15), (7, 5). Zeros at the end say nothing and are not kept, but of a
@@ -472,9 +381,9 @@ _TEXT: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}", re.ASCII)
 
 
 CompatibilityLevel: TypeAlias = Literal["ok", "warn", "refuse"]
-Backend: TypeAlias = Literal["interposer", "exclusive", "mps", "mig"]
+Backend: TypeAlias = Literal["interposer", "exclusive"]
 LEVELS: Final[tuple[CompatibilityLevel, ...]] = ("ok", "warn", "refuse")
-BACKENDS: Final[tuple[Backend, ...]] = ("interposer", "exclusive", "mps", "mig")
+BACKENDS: Final[tuple[Backend, ...]] = ("interposer", "exclusive")
 
 
 @functools.lru_cache(maxsize=256)
@@ -519,14 +428,13 @@ def driver_text(version: Version) -> str:
 class CardFacts:
     """A card that the container gets. What is not known is None, or empty.
 
-    `brand` is as NVIDIA_REQUIRE_ variables name it: tesla, geforce, nvidia. `mig`: it is
-    partitioned. `datacenter`: cuda-compat packages are made for it.
+    `brand` is as NVIDIA_REQUIRE_ variables name it: tesla, geforce, nvidia. `datacenter`:
+    cuda-compat packages are made for it.
     """
 
     name: str = ""
     capability: Version | None = None
     brand: str = ""
-    mig: bool = False
     datacenter: bool | None = None
 
 

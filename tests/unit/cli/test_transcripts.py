@@ -388,7 +388,7 @@ def refused() -> Iterable[Scene]:
     contradictions = (
         "audit",
         "compat ./image --driver 999.1",
-        "compat ./image --mig",
+        "compat ./image --brand tesla",
         "config show --namespace team --users",
         "convert - --to gpushare --in-place",
         "doctor --redact",

@@ -205,41 +205,6 @@ def test_a_version_newer_than_the_interposer_is_reported(
     assert found == ([("warn", "interposer-baseline")] if told else [])
 
 
-@pytest.mark.parametrize(
-    ("cuda", "card", "expected"),
-    [
-        ((12, 4), H200, []),
-        ((12, 4), replace(H200, mig=True), [("refuse", "mps-on-mig")]),
-        ((12, 4), CardFacts("P100", (6,)), [("refuse", "mps-card")]),
-        ((11, 3), H200, [("refuse", "mps-driver")]),
-        ((11, 4), H200, [("warn", "mps-memory")]),
-        ((11, 5), H200, []),
-    ],
-)
-def test_mps_takes_a_driver_a_card_and_no_mig(
-    cuda: Version, card: CardFacts, expected: list[tuple[str, str]]
-) -> None:
-    assert ill(evaluate_image(Image(), Machine((), cuda, (card,), "mps"))) == expected
-    if not (card.capability or ()) < (7,):
-        assert ill(evaluate_image(Image(), Machine((), cuda, (card,)))) == []
-
-
-@pytest.mark.parametrize(
-    ("driver", "capability", "expected"),
-    [
-        ((450, 80, 2), (8,), []),
-        ((450, 51, 5), (8,), [("refuse", "mig-driver")]),
-        ((525, 60, 13), (9,), [("refuse", "mig-driver")]),
-        ((550, 54, 15), (8, 9), [("refuse", "mig-card")]),
-    ],
-)
-def test_mig_takes_a_card_that_has_it_and_its_driver(
-    driver: Version, capability: Version, expected: list[tuple[str, str]]
-) -> None:
-    here = Machine(driver, newest_cuda(driver), (CardFacts("A100", capability),), "mig")
-    assert ill(evaluate_image(Image(), here)) == expected
-
-
 def test_other_runtimes_are_never_refused() -> None:
     both = Image((Runtime((12, 4, 127), WHERE), Runtime((13, 0, 96), "/opt/venv/libcudart.so.13")))
     found = evaluate_image(both, machine("550.54.15"))
