@@ -2,62 +2,30 @@
 """The events of the daemon's log: a name never changes its meaning, so that alerts may rest on it.
 
 docs/reference/events.md is written from here, and tests/unit/daemon/test_events.py holds that this
-table and the logged events are the same. `KEPT` are also the history of a node.
+table and the logged events are the same.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-EVENTS: Final = {
+#: Those that the history of a node keeps; each has its words in gpushare/cli/history.py.
+KEPT: Final = {
     # The daemon
     "daemon-ready": "gpushared is ready to serve requests.",
     "daemon-stopped": "gpushared stopped as requested; containers keep running.",
-    "signal-received": "gpushared received a signal.",
     "config-reloaded": "The configuration was reloaded; `changed` lists the keys that changed.",
     "node-setting-changed": "A label of the Node object set a setting of this node.",
     "node-setting-reset": "No label sets that setting any more: gpushare.yaml does.",
     "config-rejected": "The new configuration was rejected, and the previous one stays in effect.",
-    "priority-raise-failed": "gpushared runs at the priority of other programs.",
-    "privileges-drop-failed": "gpushared could not drop capabilities.",
-    "mount-namespace-isolated": (
-        "Tenant pages are mounted in a namespace that only gpushared can see."
-    ),
-    "systemd-notify-failed": "systemd could not be notified.",
-    "thread-hung": "A thread of gpushared hangs; systemd's watchdog ends gpushared if it stays so.",
-    "thread-recovered": "The thread runs again.",
-    "socket-recreated": (
-        "The control socket, or a tenant's socket, was removed; it was created again."
-    ),
-    "descriptors-exhausted": "No file descriptor is left: new connections wait.",
-    "callback-failed": "An internal error in a callback; the event loop continues.",
-    "job-failed": "An internal error in a job; the next job runs.",
-    "request-failed": "An internal error in a request; the client received an error.",
-    "request-abandoned": "The client gave up before the answer; nothing was done.",
     "request-refused": "A request was refused, with the reason.",
-    "caller-refused": (
-        "A caller without the right, or with a malformed request, was refused. It is logged only."
-    ),
-    "log-lines-suppressed": (
-        "Sources had more to log than their allowance: how many lines were counted and dropped."
-    ),
-    "history-write-failed": "The history cannot be written; everything else continues.",
     "history-resumed": "The history is written again; `lost` events are missing.",
     "history-damaged": "The history file was damaged and set aside; a new one was started.",
-    "metrics-history-failed": (
-        "The metrics history is not written, or not complete; everything else continues."
-    ),
     # Its state
     "ledger-damaged": "Records of the ledger, or copies, could not be read, and were set aside.",
     "ledger-repaired": "The ledger had lost records; they were restored from their copies.",
-    "ledger-discarded": "The ledger was of an earlier boot, whose containers have ended.",
     "ledger-write-failed": (
         "The disk does not take the ledger: no new reservations; containers keep running."
-    ),
-    "ledger-write-resumed": "The disk takes the ledger again.",
-    "ledger-copy-failed": "A record was written, but its copy could not be put in place.",
-    "freeze-record-failed": (
-        "The disk does not take the record of a freeze or kill, which is in effect all the same."
     ),
     "integrity-lost": (
         "What is allocated is not known: new reservations are refused until an operator checks."
@@ -69,7 +37,6 @@ EVENTS: Final = {
     "tenant-request-adjusted": (
         "A part of the request was not applied, or bypasses the interposer library."
     ),
-    "tenant-image-incompatible": "The image's CUDA does not fit the driver or the card; the rule.",
     "ticket-queued": "A start that does not fit waits in the queue; the reason.",
     "ticket-granted": "Room was reserved for a start that waited.",
     "ticket-ended": (
@@ -89,7 +56,6 @@ EVENTS: Final = {
     "claim-released": (
         "A ResourceClaim was released; its containers that still run keep what they have."
     ),
-    "claim-files-failed": "The CDI specification or the folder of a ResourceClaim is missing.",
     "tenant-frozen": (
         "All processes of the container were frozen, by the audit, an operator or `idle.action`."
     ),
@@ -103,8 +69,6 @@ EVENTS: Final = {
     "tenant-time-limit-near": "The container is going to be stopped: its time limit is near.",
     "tenant-time-limit-failed": "The container's time is over, and it could not be stopped yet.",
     "tenant-killed": "All processes of the container were killed; why.",
-    "tenant-kill-retried": "Killed processes have not exited yet; tried again.",
-    "tenant-freeze-failed": "The container could not be frozen, or killed; tried again.",
     "tenant-start-abandoned": (
         "The runtime was killed during create; the container's process was killed."
     ),
@@ -125,14 +89,6 @@ EVENTS: Final = {
     "tenant-eviction-bypassed": (
         "Another program has restored the container's GPU memory: it counts on its card again."
     ),
-    "eviction-refused": (
-        "A container was not evicted for another one, or before its kill; the reason."
-    ),
-    "eviction-unsettled": (
-        "An eviction was interrupted, and the driver does not report how far it got; tried again."
-    ),
-    "eviction-worker-lost": "The process that calls the checkpoint API exited, or was killed.",
-    "tenant-log-received": "The interposer library logged a message; the text is the tenant's.",
     "tenant-hung": "The container has pending work that does not seem to end.",
     "tenant-uses-mps": (
         "A program of the container is a client of an MPS server: a fatal fault of another client "
@@ -150,16 +106,7 @@ EVENTS: Final = {
     "tenant-pages-incompatible": (
         "The container's pages are of another version; they stay as they are."
     ),
-    "process-records-freed": "Records of exited processes were freed.",
-    "process-records-free-failed": "Records of exited processes could not be freed yet.",
-    "tenant-release-failed": "The container's exit could not be recorded yet; tried again.",
-    "directory-removal-failed": "The container's folder could not be removed.",
-    "directory-orphan-removed": "A folder that belongs to no container was removed.",
     # Cards and driver
-    "driver-prepared": "Kernel modules of the driver were loaded, or its device nodes created.",
-    "driver-preparation-failed": (
-        "A kernel module could not be loaded, or a device node not created."
-    ),
     "driver-loaded": "The driver was loaded; these are its cards.",
     "driver-missing": "There is no driver: reservations are refused.",
     "driver-timed-out": (
@@ -170,8 +117,6 @@ EVENTS: Final = {
     "driver-cards-changed": (
         "The driver, its cards or their MIG instances changed since the last sample."
     ),
-    "driver-worker-started": "The process that calls NVML was started.",
-    "driver-worker-lost": "The process that calls NVML exited or hung; another one is started.",
     "driver-worker-abandoned": (
         "The process that calls NVML hangs and cannot be killed; it was abandoned."
     ),
@@ -181,38 +126,9 @@ EVENTS: Final = {
     "card-recovered": "The card is healthy again.",
     "card-xid-reported": "The driver reported an XID for a card, with the processes that used it.",
     "driver-replaced": "The driver was replaced while in use: new reservations are refused.",
-    "driver-cdi-spec-updated": "The CDI specification was updated for a changed driver.",
-    "driver-cdi-spec-written": "The CDI specification of the driver was written.",
-    "driver-cdi-spec-write-failed": "The CDI specification could not be written.",
     "driver-limit-set-failed": (
         "The driver rejected a memory limit; the interposer library alone enforces it."
     ),
-    "driver-limit-removal-failed": (
-        "The driver's limits of an exited container could not be removed yet."
-    ),
-    "device-links-created": "Links under /dev/char were created.",
-    "device-link-failed": "A link under /dev/char could not be created.",
-    "driver-sample-failed": "An internal error while the driver was sampled.",
-    "simulator-time-scale-unknown": "A simulated device does not report its time scale.",
-    "context-size-measured": "The memory of a CUDA context on a card model was measured.",
-    "context-size-measurement-failed": (
-        "The memory of a CUDA context on a card model could not be measured."
-    ),
-    "context-size-write-failed": "The measured context size could not be written.",
-    "library-tree-failed": (
-        "The libraries could not be mounted ahead of need; each container mounts them itself."
-    ),
-    "driver-params-not-covered": (
-        "The container starts without the copy of `/proc/driver/nvidia/params` that keeps its root "
-        "from creating device nodes of other cards. Its device rules are in effect."
-    ),
-    "cuda-compat-selected": (
-        "The container uses the cuda-compat package of its image as the driver."
-    ),
-    "cuda-compat-removed": "An unused copy of a cuda-compat package was removed.",
-    "cuda-compat-removal-failed": "Copies of cuda-compat packages could not be removed.",
-    "installation-removed": "An old version of the libraries was removed.",
-    "installation-removal-failed": "Old versions of the libraries could not be removed.",
     # The audit
     "over-quota-detected": "The container is over its quota; the configured action is observe.",
     "over-quota-warned": "The container is over its quota: it and the operator are warned.",
@@ -248,7 +164,6 @@ EVENTS: Final = {
         "The MPS control daemon of a card does not run; it is started again after a while."
     ),
     "mps-control-stopped": "The MPS control daemon of a card was ended.",
-    "mps-command-failed": "The MPS control daemon of a card did not carry out a command.",
     "mps-command-slow": (
         "The MPS control daemon of a card took over a second for a command, while new clients wait "
         "too: idle connections delay it. `peers` are the processes that have one."
@@ -269,112 +184,108 @@ EVENTS: Final = {
     "mps-server-faulted": (
         "A client of an MPS server had a fatal fault: who caused it, and whose work it ended."
     ),
-    "scheduler-adopted": "A running scheduler was adopted.",
-    "scheduler-replaced": "A scheduler of another version was replaced.",
     "scheduler-lost": "The scheduler exited; another one is started.",
-    "share-rejected": "The scheduler rejected a container's share.",
     "gate-bypass-detected": "The driver saw clearly more work than passed the launch gate.",
     "gate-bypass-frozen": "A container that bypasses the launch gate was frozen for it.",
 }
-
-#: What the history of a node is made of; each has its words in gpushare/cli/history.py.
-KEPT: Final = frozenset(
-    {
-        "daemon-ready",
-        "daemon-stopped",
-        "config-reloaded",
-        "config-rejected",
-        "node-setting-changed",
-        "node-setting-reset",
-        "history-resumed",
-        "history-damaged",
-        "ledger-damaged",
-        "ledger-repaired",
-        "ledger-write-failed",
-        "integrity-lost",
-        "integrity-confirmed",
-        "driver-replaced",
-        "driver-loaded",
-        "driver-missing",
-        "driver-timed-out",
-        "driver-recovered",
-        "driver-sample-rejected",
-        "driver-cards-changed",
-        "driver-worker-abandoned",
-        "card-unhealthy",
-        "card-recovered",
-        "card-xid-reported",
-        "request-refused",
-        "tenant-reserved",
-        "tenant-not-allocated",
-        "tenant-request-adjusted",
-        "ticket-queued",
-        "ticket-granted",
-        "ticket-ended",
-        "tenant-bound",
-        "tenant-adopted",
-        "tenant-name-refused",
-        "tenant-resized",
-        "tenant-released",
-        "claim-prepared",
-        "claim-released",
-        "tenant-start-abandoned",
-        "tenant-frozen",
-        "tenant-found-frozen",
-        "tenant-refrozen",
-        "tenant-thawed",
-        "tenant-stop-requested",
-        "tenant-time-limit-near",
-        "tenant-time-limit-failed",
-        "tenant-killed",
-        "tenant-hung",
-        "tenant-uses-mps",
-        "tenant-bypasses-mps",
-        "tenant-lost-mps-server",
-        "mps-control-started",
-        "mps-control-adopted",
-        "mps-control-failed",
-        "mps-control-stopped",
-        "mps-command-slow",
-        "mps-socket-repaired",
-        "mps-limits-changed",
-        "mps-limits-not-changed",
-        "mps-server-faulted",
-        "tenant-evicted",
-        "tenant-restored",
-        "tenant-moved",
-        "tenant-restore-waits",
-        "tenant-eviction-failed",
-        "tenant-restore-failed",
-        "tenant-eviction-lost",
-        "tenant-eviction-bypassed",
-        "tenant-idle-detected",
-        "tenant-idle-warned",
-        "tenant-idle-action-failed",
-        "over-quota-detected",
-        "over-quota-warned",
-        "over-quota-frozen",
-        "over-quota-killed",
-        "over-quota-thawed",
-        "over-quota-cleared",
-        "over-quota-action-failed",
-        "unallocated-container-detected",
-        "unallocated-container-killed",
-        "unallocated-container-kill-failed",
-        "memory-unattributed-detected",
-        "memory-shortfall-reported",
-        "tenant-pages-lost",
-        "tenant-pages-incompatible",
-        "driver-limit-set-failed",
-        "card-policy-changed",
-        "scheduler-started",
-        "card-cordoned",
-        "card-uncordoned",
-        "scheduler-lost",
-        "gate-bypass-detected",
-        "gate-bypass-frozen",
-    }
-)
+#: Those that are in the log alone.
+_LOGGED: Final = {
+    # The daemon
+    "signal-received": "gpushared received a signal.",
+    "priority-raise-failed": "gpushared runs at the priority of other programs.",
+    "privileges-drop-failed": "gpushared could not drop capabilities.",
+    "mount-namespace-isolated": (
+        "Tenant pages are mounted in a namespace that only gpushared can see."
+    ),
+    "systemd-notify-failed": "systemd could not be notified.",
+    "thread-hung": "A thread of gpushared hangs; systemd's watchdog ends gpushared if it stays so.",
+    "thread-recovered": "The thread runs again.",
+    "socket-recreated": (
+        "The control socket, or a tenant's socket, was removed; it was created again."
+    ),
+    "descriptors-exhausted": "No file descriptor is left: new connections wait.",
+    "callback-failed": "An internal error in a callback; the event loop continues.",
+    "job-failed": "An internal error in a job; the next job runs.",
+    "request-failed": "An internal error in a request; the client received an error.",
+    "request-abandoned": "The client gave up before the answer; nothing was done.",
+    "caller-refused": (
+        "A caller without the right, or with a malformed request, was refused. It is logged only."
+    ),
+    "log-lines-suppressed": (
+        "Sources had more to log than their allowance: how many lines were counted and dropped."
+    ),
+    "history-write-failed": "The history cannot be written; everything else continues.",
+    "metrics-history-failed": (
+        "The metrics history is not written, or not complete; everything else continues."
+    ),
+    # Its state
+    "ledger-discarded": "The ledger was of an earlier boot, whose containers have ended.",
+    "ledger-write-resumed": "The disk takes the ledger again.",
+    "ledger-copy-failed": "A record was written, but its copy could not be put in place.",
+    "freeze-record-failed": (
+        "The disk does not take the record of a freeze or kill, which is in effect all the same."
+    ),
+    # A tenant's life
+    "tenant-image-incompatible": "The image's CUDA does not fit the driver or the card; the rule.",
+    "claim-files-failed": "The CDI specification or the folder of a ResourceClaim is missing.",
+    "tenant-kill-retried": "Killed processes have not exited yet; tried again.",
+    "tenant-freeze-failed": "The container could not be frozen, or killed; tried again.",
+    "eviction-refused": (
+        "A container was not evicted for another one, or before its kill; the reason."
+    ),
+    "eviction-unsettled": (
+        "An eviction was interrupted, and the driver does not report how far it got; tried again."
+    ),
+    "eviction-worker-lost": "The process that calls the checkpoint API exited, or was killed.",
+    "tenant-log-received": "The interposer library logged a message; the text is the tenant's.",
+    "process-records-freed": "Records of exited processes were freed.",
+    "process-records-free-failed": "Records of exited processes could not be freed yet.",
+    "tenant-release-failed": "The container's exit could not be recorded yet; tried again.",
+    "directory-removal-failed": "The container's folder could not be removed.",
+    "directory-orphan-removed": "A folder that belongs to no container was removed.",
+    # Cards and driver
+    "driver-prepared": "Kernel modules of the driver were loaded, or its device nodes created.",
+    "driver-preparation-failed": (
+        "A kernel module could not be loaded, or a device node not created."
+    ),
+    "driver-worker-started": "The process that calls NVML was started.",
+    "driver-worker-lost": "The process that calls NVML exited or hung; another one is started.",
+    "driver-cdi-spec-updated": "The CDI specification was updated for a changed driver.",
+    "driver-cdi-spec-written": "The CDI specification of the driver was written.",
+    "driver-cdi-spec-write-failed": "The CDI specification could not be written.",
+    "driver-limit-removal-failed": (
+        "The driver's limits of an exited container could not be removed yet."
+    ),
+    "device-links-created": "Links under /dev/char were created.",
+    "device-link-failed": "A link under /dev/char could not be created.",
+    "driver-sample-failed": "An internal error while the driver was sampled.",
+    "simulator-time-scale-unknown": "A simulated device does not report its time scale.",
+    "context-size-measured": "The memory of a CUDA context on a card model was measured.",
+    "context-size-measurement-failed": (
+        "The memory of a CUDA context on a card model could not be measured."
+    ),
+    "context-size-write-failed": "The measured context size could not be written.",
+    "library-tree-failed": (
+        "The libraries could not be mounted ahead of need; each container mounts them itself."
+    ),
+    "driver-params-not-covered": (
+        "The container starts without the copy of `/proc/driver/nvidia/params` that keeps its root "
+        "from creating device nodes of other cards. Its device rules are in effect."
+    ),
+    "cuda-compat-selected": (
+        "The container uses the cuda-compat package of its image as the driver."
+    ),
+    "cuda-compat-removed": "An unused copy of a cuda-compat package was removed.",
+    "cuda-compat-removal-failed": "Copies of cuda-compat packages could not be removed.",
+    "installation-removed": "An old version of the libraries was removed.",
+    "installation-removal-failed": "Old versions of the libraries could not be removed.",
+    # Compute
+    "mps-command-failed": "The MPS control daemon of a card did not carry out a command.",
+    "scheduler-adopted": "A running scheduler was adopted.",
+    "scheduler-replaced": "A scheduler of another version was replaced.",
+    "share-rejected": "The scheduler rejected a container's share.",
+}
+EVENTS: Final = {**KEPT, **_LOGGED}
 
 #: Evidence of what a container did and what was done about it: the history never drops one of these
 #: to make room for another event, and the log charges them to an allowance of their own.
@@ -411,4 +322,4 @@ UNCHARGED: Final = frozenset(
 )
 
 #: Events that metrics count: those of the history, and those that are only logged or suppressed.
-COUNTED: Final = KEPT | {"caller-refused"}
+COUNTED: Final = KEPT.keys() | {"caller-refused"}
