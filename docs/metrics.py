@@ -29,7 +29,7 @@ treats this as a reset: nothing is counted twice, and what happened while no gpu
 missing. Counters never decrease otherwise, and end with their container. An unknown value has no
 series; 0 always means a known 0.
 
-**Number of series.** About 43 for each container and card (a card has at most `max_tenants`
+**Number of series.** About 45 for each container and card (a card has at most `max_tenants`
 containers), about 43 for each card, and about 180 for each node. A tenant cannot create label
 values: names come from the engine, and disappear with the container."""
 
@@ -44,6 +44,9 @@ driver or the gate last saw work, accurate to a quarter of a second.""",
     "a histogram of waits at the gate": """\
 A container's pages contain only the sum of the waits. Use
 `gpushare_container_throttled_seconds_total`.""",
+    "encoder and decoder sessions": """\
+The driver lists sessions of the encoder only. `gpushare_container_encoder_utilization_ratio` and
+`gpushare_container_decoder_utilization_ratio` have the time that a container used either.""",
     "allocations denied as card-full or stale-grant": """\
 The interposer counts what it refuses because of the quota (over-quota). Refusals of the driver are
 passed through; gpushared logs the event `memory-shortfall-reported`.""",

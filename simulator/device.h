@@ -229,7 +229,9 @@ struct sim_faults {
 	uint32_t checkpoint_operation;
 	uint32_t checkpoint_effect;
 	uint32_t checkpoint_error; /* and this CUresult */
-	uint32_t reserved[13];
+	uint32_t encoder_percent;  /* how busy the first process on the card keeps its encoder, */
+	uint32_t decoder_percent;  /* and its decoder */
+	uint32_t reserved[11];
 };
 
 enum sim_lie {

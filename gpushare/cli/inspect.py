@@ -158,6 +158,10 @@ def _compute(tenant: TenantStatus, card: TenantCard, *, whole: bool) -> Iterator
     )
     source = " (reported by the driver)" if usage["cores_source"] == "driver" else ""
     yield _line("  cores used", f"{figures}{source}")
+    codecs = {"encoder": card["encoder_percent"], "decoder": card["decoder_percent"]}
+    for engine, percent in codecs.items():
+        if percent:
+            yield _line(f"  {engine}", f"{percent} % in 1s (reported by the driver)")
     if whole:
         return
     yield _line("  share", share(tenant, card))

@@ -47,6 +47,10 @@ class UsageView:
         """Return what the driver says that tenant `key` holds of card `uuid`."""
         return sum(use.bytes or 0 for card, use in self.processes.get(key, ()) if card == uuid)
 
+    def is_active(self, key: str, uuid: str) -> bool:
+        """Return whether the driver says that tenant `key` uses an engine of card `uuid`."""
+        return any(use.is_active for card, use in self.processes.get(key, ()) if card == uuid)
+
 
 @dataclass(frozen=True)
 class AuditInput:

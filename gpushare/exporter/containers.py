@@ -38,6 +38,10 @@ def _utilization(snapshot: Snapshot) -> Iterable[MetricSample]:
             yield (*labels, source), part["utilization"] / 100
 
 
+def _ratio(percent: int | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
 def _denied(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
         yield (*tenant_labels(snapshot, tenant), "over-quota"), tenant["denied_since_start"]
@@ -139,6 +143,16 @@ FAMILIES: Final = (
         (*OF_CONTAINER, "source"),
         "Share of the card used over ten seconds, by the driver (nvml) or the launch gate (gate).",
         _utilization,
+    ),
+    container_family(
+        "gpushare_container_encoder_utilization_ratio",
+        "Share of time the container used the card's encoder in the last second, by the driver.",
+        lambda _, part: _ratio(part["encoder_percent"]),
+    ),
+    container_family(
+        "gpushare_container_decoder_utilization_ratio",
+        "Share of time the container used the card's decoder in the last second, by the driver.",
+        lambda _, part: _ratio(part["decoder_percent"]),
     ),
     container_family(
         "gpushare_container_gpu_time_seconds_total",

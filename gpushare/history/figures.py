@@ -110,6 +110,8 @@ CONTAINER_FIGURES: Final = _by_name(
     MetricFigure("peak_bytes", "bytes", "the most memory in use so far", _part("peak_bytes")),
     MetricFigure("cores", "percent", "compute requested; 0: none, or evicted", _allocated("cores")),
     MetricFigure("utilization", "percent", "compute received", _part("utilization")),
+    MetricFigure("encoder", "percent", "time of the encoder received", _part("encoder_percent")),
+    MetricFigure("decoder", "percent", "time of the decoder received", _part("decoder_percent")),
     MetricFigure(
         "gpu_seconds", "seconds", "time of the card received", _part("gpu_seconds"), counter=True
     ),

@@ -27,7 +27,7 @@ from gpushare.history.figures import (
 )
 
 FILE: Final = "metrics.db"
-FORMAT: Final = 1
+FORMAT: Final = 2
 PERIOD_SECONDS: Final = 300
 KINDS: Final[Mapping[str, Mapping[str, MetricFigure]]] = {
     "card": CARD_FIGURES,

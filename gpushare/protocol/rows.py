@@ -181,6 +181,8 @@ class TenantCard(TypedDict):
     is_capped: bool  # share_percent is also a cap
     utilization: float | None  # percent of the card over 10 s, by utilization_source; None: unknown
     utilization_source: str  # driver, unless only the gate knows | gate | "" (none)
+    encoder_percent: int | None  # of its time, over the last second; None: not reported
+    decoder_percent: int | None
     gpu_seconds: float  # of the card's time that it had; since gpushared started
     last_active: float  # when it was last seen to use the card; before that, its start
     compute: CardComputeUsage

@@ -240,7 +240,9 @@ def fail(device: Path, card: int = 0, **faults: int) -> None:
     `nvml_delay_ms`, does not respond while `nvml_hangs`, and reports impossible values with `lies`
     (FalseReading). A card that is `lost` is lost to NVML and to CUDA. NVML lists the card at
     `listed` - 1, 0 means at its place, and NOWHERE not at all. The card is in `compute_mode`: 2 is
-    prohibited, 3 exclusive to one process. With `persistence_off`, persistence mode is off.
+    prohibited, 3 exclusive to one process. With `persistence_off`, persistence mode is off. The
+    first process on the card uses its encoder and decoder for `encoder_percent` and
+    `decoder_percent` of the time.
 
     The next `checkpoint_faults` checkpoint calls of the kind `checkpoint_operation`
     (CheckpointOperation) for a process on the card have the effect `checkpoint_effect`

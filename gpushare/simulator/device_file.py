@@ -138,7 +138,9 @@ class Faults(ctypes.Structure):
         ("checkpoint_operation", ctypes.c_uint32),
         ("checkpoint_effect", ctypes.c_uint32),
         ("checkpoint_error", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32 * 13),
+        ("encoder_percent", ctypes.c_uint32),
+        ("decoder_percent", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 11),
     )
 
 

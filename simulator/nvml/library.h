@@ -54,6 +54,7 @@ struct process {
 	uint64_t sampled_epoch;
 	uint64_t sampled_at;	   /* its end, in microseconds of the wall clock, */
 	unsigned int busy_percent; /* and the percent of all periods */
+	unsigned int encoder_percent, decoder_percent; /* as the test says */
 	bool mps_client;
 };
 

@@ -237,11 +237,17 @@ static unsigned int sampled(struct sim_card *card, struct process processes[SIM_
 	if (periods.first > periods.last)
 		return 0;
 	unsigned int count = processes_in(card, processes, &periods);
+	if (count > 0) {
+		processes[0].encoder_percent = device->faults[card_index(card)].encoder_percent;
+		processes[0].decoder_percent = device->faults[card_index(card)].decoder_percent;
+	}
 	for (unsigned int i = 0; i < count; i++) {
 		struct process *process = &processes[i];
 		uint64_t all_ns = (periods.last - periods.first + 1) * SIM_PERIOD_NS;
 
-		if (process->sampled_ns == 0)
+		if (process->encoder_percent || process->decoder_percent)
+			process->sampled_epoch = periods.last;
+		else if (process->sampled_ns == 0)
 			continue;
 		process->busy_percent = (unsigned int)(process->sampled_ns * 100 / all_ns);
 		process->sampled_at =
@@ -265,7 +271,9 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle,
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < found; i++)
 		samples[i] = (nvmlProcessUtilizationSample_t){.pid = processes[i].pid,
 			.timeStamp = processes[i].sampled_at,
-			.smUtil = processes[i].busy_percent};
+			.smUtil = processes[i].busy_percent,
+			.encUtil = processes[i].encoder_percent,
+			.decUtil = processes[i].decoder_percent};
 	return status;
 }
 
@@ -286,6 +294,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
 		info->procUtilArray[i] =
 			(nvmlProcessUtilizationInfo_v1_t){.timeStamp = processes[i].sampled_at,
 				.pid = processes[i].pid,
-				.smUtil = processes[i].busy_percent};
+				.smUtil = processes[i].busy_percent,
+				.encUtil = processes[i].encoder_percent,
+				.decUtil = processes[i].decoder_percent};
 	return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A card's load, temperature and clocks. Temperature and power follow from how busy it was in the
- * last second; engines other than the one that runs kernels are idle, and modes have their
- * defaults.
+ * last second; engines other than the one that runs kernels are as busy as a test says, and modes
+ * have their defaults.
  */
 #include "library.h"
 
@@ -33,20 +33,20 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_
 	return NVML_SUCCESS;
 }
 
-#define IDLE_ENGINE(name)                                                                          \
+#define ENGINE(name, busy_percent)                                                                 \
 	nvmlReturn_t name(nvmlDevice_t handle, unsigned int *percent, unsigned int *period_us)     \
 	{                                                                                          \
 		REQUIRE_CARD(card, handle);                                                        \
 		REQUIRE(percent && period_us, NVML_ERROR_INVALID_ARGUMENT);                        \
-		*percent = 0;                                                                      \
+		*percent = (busy_percent);                                                         \
 		*period_us = PERIOD_MICROSECONDS;                                                  \
 		return NVML_SUCCESS;                                                               \
 	}
 
-IDLE_ENGINE(nvmlDeviceGetEncoderUtilization)
-IDLE_ENGINE(nvmlDeviceGetDecoderUtilization)
-IDLE_ENGINE(nvmlDeviceGetJpgUtilization)
-IDLE_ENGINE(nvmlDeviceGetOfaUtilization)
+ENGINE(nvmlDeviceGetEncoderUtilization, device->faults[card_index(card)].encoder_percent)
+ENGINE(nvmlDeviceGetDecoderUtilization, device->faults[card_index(card)].decoder_percent)
+ENGINE(nvmlDeviceGetJpgUtilization, 0)
+ENGINE(nvmlDeviceGetOfaUtilization, 0)
 
 #define NUMBER(name, type, value)                                                                  \
 	nvmlReturn_t name(nvmlDevice_t handle, type *number)                                       \

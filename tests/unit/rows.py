@@ -89,6 +89,8 @@ def tenant_card(index: int = 0, **more: Any) -> TenantCard:
         "is_capped": True,
         "utilization": 29.5,
         "utilization_source": "driver",
+        "encoder_percent": 0,
+        "decoder_percent": 0,
         "gpu_seconds": 12.5,
         "last_active": 1763700100.0,
         "compute": {

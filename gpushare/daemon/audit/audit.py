@@ -338,7 +338,7 @@ class IdleBackoff:
         if observed.findings or observed.unallocated or sample.xids:
             return False
         if any(sample.utilization.values()) or any(
-            use.utilization for uses in sample.uses.values() for use in uses
+            use.is_active for uses in sample.uses.values() for use in uses
         ):
             return False
         return all(

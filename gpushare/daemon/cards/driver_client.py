@@ -37,6 +37,13 @@ class ProcessUse:
     bytes: int | None  # None: the driver does not say
     utilization: int | None = None  # percent of the card's time, None: not known
     is_mps: bool = False  # a client of an MPS server
+    encoder_percent: int | None = None  # likewise, of its encoder's time
+    decoder_percent: int | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it uses an engine of the card, as far as the driver says."""
+        return bool(self.utilization or self.encoder_percent or self.decoder_percent)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ COMPUTE_MODES: Final = {
 NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
-_SAMPLE: Final = struct.Struct("@IQI12x")  # nvmlProcessUtilizationSample_t, as far as smUtil
+_SAMPLE: Final = struct.Struct("@IQI4xII")  # nvmlProcessUtilizationSample_t, without memUtil
 _PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is the compute instance
 #: As NVML's functions have them. A client of an MPS server may be in the last one only.
 _PROCESS_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
@@ -328,11 +328,12 @@ class Devices:
         return getattr(self._library, f"{name}_v3", getattr(self._library, f"{name}_v2", None))
 
     def _shares(self, handle: Any) -> list[list[int]] | None:
-        """Return pid and percent of the card's time in the last second; None: not known.
+        """Return pid, and percent of the card's time in the last second; None: not known.
 
-        A process that is not listed had nothing. The driver counts each 0.2 s of a card for the one
-        process that had it last, and reports the mean since a moment (seen on an H100), so that
-        figures add up only if all are asked for since the same moment, and several samples ago.
+        After it, percent of the encoder's and of the decoder's time. A process that is not listed
+        had nothing. The driver counts each 0.2 s of a card for the one process that had it last,
+        and reports the mean since a moment (seen on an H100), so that figures add up only if all
+        are asked for since the same moment, and several samples ago.
         """
         function = getattr(self._library, "nvmlDeviceGetProcessUtilization", None)
         if function is None:
@@ -344,11 +345,11 @@ class Devices:
             )
         except NvmlError as error:  # NOT_SUPPORTED: before Maxwell, or under MIG
             return [] if error.code == pynvml.NVML_ERROR_NOT_FOUND else None
-        newest: dict[int, tuple[int, int]] = {}
-        for pid, moment, kernels in _SAMPLE.iter_unpack(samples):
-            # The use of its memory says nothing of compute: a driver has reported a constant 10 %.
-            newest[pid] = max(newest.get(pid, (0, 0)), (moment, kernels))
-        return [[pid, percent] for pid, (_, percent) in newest.items()]
+        newest: dict[int, tuple[int, ...]] = {}
+        # The use of its memory says nothing of compute: a driver has reported a constant 10 %.
+        for pid, *sample in _SAMPLE.iter_unpack(samples):
+            newest[pid] = max(newest.get(pid, ()), tuple(sample))
+        return [[pid, *percents] for pid, (_, *percents) in newest.items()]
 
     def _listen(self) -> None:
         """Register for XIDs; a driver or a card that cannot report any is healthy without."""

@@ -272,7 +272,10 @@ def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...
         raise InvalidSample(f"{name}: it has {total} bytes in all, and had {was}")
     lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics", "mps")]
     listed_shares = reported["shares"]
-    shares = {int(pid): int(percent) for pid, percent in listed_shares or ()}
+    shares = {
+        int(pid): [share if 0 <= int(share) <= _PERCENT else None for share in (kernels, *codecs)]
+        for pid, kernels, *codecs in listed_shares or ()
+    }
     held: dict[int, int | None] = {}
     for listed in lists:
         for pid, size in listed.items():
@@ -282,12 +285,12 @@ def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...
     together = sum(size or 0 for size in held.values())
     if together > used + _SUM_SLACK_BYTES:
         raise InvalidSample(f"{name}: its processes hold {together} bytes, and it {used}")
-    known = {pid: share if 0 <= share <= _PERCENT else None for pid, share in shares.items()}
-    unlisted = None if listed_shares is None else 0
-    return tuple(
-        ProcessUse(pid, size, known.get(pid, unlisted), is_mps=pid in lists[-1])
-        for pid, size in sorted(held.items())
-    )
+    unlisted = [None if listed_shares is None else 0] * 3
+    uses = []
+    for pid, size in sorted(held.items()):
+        kernels, encoder, decoder = shares.get(pid, unlisted)
+        uses.append(ProcessUse(pid, size, kernels, pid in lists[-1], encoder, decoder))
+    return tuple(uses)
 
 
 def _held(records: Any, name: str, total: int) -> dict[int, int | None]:

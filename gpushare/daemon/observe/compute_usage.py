@@ -139,12 +139,12 @@ class _Course:
         self._waits = dict(waits)
 
     def look(
-        self, at_ns: int, gate: Gate | None, percent: int | None, *, says: bool
+        self, at_ns: int, gate: Gate | None, percent: int | None, *, says: bool, active: bool
     ) -> ComputeUsage:
         """Return what there is to say at `at_ns`.
 
         `gate` is None for a whole card; `percent` the driver's figure, where there is a new one;
-        `says` whether the driver has such figures of this card.
+        `says` whether the driver has such figures of this card; `active` whether it has any of use.
         """
         is_open = gate is None or gate.mode == abi.GATE_OPEN
         silent = gate is not None and not is_open and at_ns - gate.heartbeat_ns > _SILENT_NS
@@ -154,7 +154,7 @@ class _Course:
         if at_ns - self._points[-1].at_ns >= _APART_NS:
             self._points.append(self._last)
             del self._points[: self._place(max(WINDOWS))]
-        if percent or self._last.got_ns > got_ns:
+        if active or percent or self._last.got_ns > got_ns:
             self._active = time.time()
         grown = {seconds: self._grown(seconds) for seconds in WINDOWS}
         checked = grown[CHECKED]
@@ -344,7 +344,8 @@ class ComputeMeter:
         card = usage.cards.get(allocation.uuid)
         percent = None if usage.stale else usage.utilization.get(place)
         says = not usage.stale and card is not None and card.utilization is not None
-        return course.look(at_ns, gate, percent, says=says or percent is not None)
+        active = not usage.stale and usage.is_active(*place)
+        return course.look(at_ns, gate, percent, says=says or percent is not None, active=active)
 
 
 def _gate_and_waits(number: int) -> Callable[[Pages], tuple[Gate, Mapping[int, GateWaits]] | None]:

@@ -276,7 +276,9 @@ def tenant_card(
     card = state.node.card(allocation.uuid)
     compute, finding = observed.compute_of(*place), observed.findings.get(place)
     share, used_bytes = shares.of(*place), memory.used_bytes
-    uses = observed.usage.processes.get(record.key, ())
+    stale = bool(observed.usage.stale)
+    listed = observed.usage.processes.get(record.key, ())
+    uses = [use for uuid, use in listed if uuid == allocation.uuid]
     most_bytes = allocation.burst_limit_bytes if card is None else card.memory_bytes
     utilization, source = busy_cores(compute, running=record.state == "bound")
     return TenantCard(
@@ -297,7 +299,7 @@ def tenant_card(
         oversubscribed_limit_bytes=allocation.managed_bytes,
         peak_bytes=max(used_bytes, min(observed.peaks.get(place, 0), most_bytes)),
         expected_bytes=memory.expected_bytes,
-        driver_bytes=driver_bytes(use.bytes for uuid, use in uses if uuid == allocation.uuid),
+        driver_bytes=driver_sum(use.bytes for use in uses),
         over_quota_bytes=max(0, finding.used_bytes - finding.may_bytes) if finding else 0,
         over_quota_state=finding.level if finding else "",
         cores=allocation.cores,
@@ -306,13 +308,15 @@ def tenant_card(
         is_capped=share is not None and share.capped,
         utilization=utilization,
         utilization_source=source,
+        encoder_percent=None if stale else driver_sum(use.encoder_percent for use in uses),
+        decoder_percent=None if stale else driver_sum(use.decoder_percent for use in uses),
         gpu_seconds=compute.got_ns / 1e9,
         last_active=max(compute.last_active, record.created),
         compute=_compute_usage(compute),
     )
 
 
-def driver_bytes(figures: Iterable[int | None]) -> int | None:
+def driver_sum(figures: Iterable[int | None]) -> int | None:
     """Return the sum of the driver's figures; None if it lists processes and has none of any."""
     listed = list(figures)
     known = [figure for figure in listed if figure is not None]

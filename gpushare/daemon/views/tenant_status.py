@@ -25,7 +25,7 @@ from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.rows import CardShares, card_index, driver_bytes, tenant_row
+from gpushare.daemon.views.rows import CardShares, card_index, driver_sum, tenant_row
 from gpushare.oci.driver_files import CUDA
 from gpushare.protocol import MAX_REPLY_BYTES
 from gpushare.protocol.rows import (
@@ -180,7 +180,7 @@ def _process_row(
         pid=process.pid,
         container_pid=process.namespaced_pid,
         name=processes.name_of(process.pid),
-        bytes=driver_bytes(use.bytes for _, use in uses) if uses else None,
+        bytes=driver_sum(use.bytes for _, use in uses) if uses else None,
         cards=[
             ProcessCard(index=card_index(uuid, node), bytes=use.bytes, utilization=use.utilization)
             for uuid, use in uses

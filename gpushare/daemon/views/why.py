@@ -23,7 +23,7 @@ from gpushare.daemon.views.rows import (
     TenantMemory,
     accounted_memory,
     card_index,
-    driver_bytes,
+    driver_sum,
     eviction_row,
     most_bytes,
     process_kinds,
@@ -198,7 +198,7 @@ def _held(index: int, held: MemoryUse, uses: Sequence[ProcessUse]) -> WhyProcess
         contexts=held.contexts,
         exported_bytes=held.exported_bytes,
         imported_bytes=held.imported_bytes,
-        driver_bytes=driver_bytes(use.bytes for use in uses) if uses else None,
+        driver_bytes=driver_sum(use.bytes for use in uses) if uses else None,
     )
 
 

@@ -13,6 +13,7 @@ const GRAPHS = [
   { title: "Memory", figures: ["used_bytes", "quota_bytes", "peak_bytes"] },
   { title: "Compute received and requested", figures: ["utilization", "cores"] },
   { title: "Threads that wait at the launch gate", figures: ["throttled_seconds"], unit: "count", rate: true, label: "threads" },
+  { title: "Encoder and decoder", figures: ["encoder", "decoder"] },
   { title: "Denied allocations", figures: ["denied"] },
 ];
 

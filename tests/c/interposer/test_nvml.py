@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpushare import abi
+from gpushare import abi, simulator
 from libhook.table import coverage
 
 from .client import MIB
@@ -102,6 +102,9 @@ def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer)
         assert ask("processes(cards()[0])") == {str(own): 30, str(other): 10}
         busy = "[each.pid for each in pynvml.nvmlDeviceGetProcessUtilization(cards()[0], 0)]"
         assert (sorted(ask(busy)), len(bare(busy))) == (sorted((own, other)), 3)
+        codecs = busy.replace("each.pid", "[each.encUtil, each.decUtil]")
+        simulator.fail(simulated.device, encoder_percent=40, decoder_percent=5)
+        assert ask(codecs) == [[40, 5], [0, 0]]
         for kind in ("Graphics", "MPSCompute"):
             assert ask(f"pynvml.nvmlDeviceGet{kind}RunningProcesses(cards()[0])") == []
         assert len(bare("processes(cards()[0])")) == 3

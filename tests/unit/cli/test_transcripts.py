@@ -151,7 +151,7 @@ def shown_status() -> Iterable[Scene]:
     states: tuple[dict[str, Any], ...] = (
         {"used": 5, **BURST, **NOTED},
         {"used": 5, "oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB},
-        {"isolation": "exclusive", "overhead_bytes": 0, "contexts": 0},
+        {"isolation": "exclusive", "overhead_bytes": 0, "contexts": 0, "encoder_percent": 40},
         {"used": 0, "eviction": {**EVICTED, "held": True, "waits_since": AT}},
         {"eviction": {**lost, "error": "cuCtxCreate failed"}, "ends_at": AT, "mps": MPS},
         {"interventions": [{"by": "operator", "reason": "why", "since": AT}]},

@@ -41,7 +41,7 @@ LOOK = {
     "compute": [[7, GIB, None]],
     "graphics": [],
     "mps": [],
-    "shares": [[7, 40]],
+    "shares": [[7, 40, 5, 6]],
     "busy": 40,
 }
 ANSWERS: dict[str, dict[str, Any]] = {

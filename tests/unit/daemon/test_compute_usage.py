@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import abi
+from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
@@ -60,6 +61,7 @@ class ScheduledGate:
     beats: bool = True
     percent: int | None = None
     utilization: dict[tuple[str, str], int] = field(default_factory=dict)
+    uses: tuple[ProcessUse, ...] = ()
 
     def look(
         self, *, got_ms: int = 0, wanted_ms: int | None = None, claimed_ms: int | None = None
@@ -93,7 +95,9 @@ class ScheduledGate:
         if self.percent is not None:
             said[self.tenant["key"], UUID] = self.percent
         utilization = 0 if self.percent is None else self.percent
-        return UsageView(cards={UUID: CardUsage(utilization=utilization)}, utilization=said)
+        cards = {UUID: CardUsage(utilization=utilization)}
+        uses = {self.tenant["key"]: tuple((UUID, use) for use in self.uses)}
+        return UsageView(cards, uses, said)
 
     def write(self, field_offset: int, value: int, size: int = 8) -> None:
         path = self.node.mounts.path(self.tenant["key"]) / abi.GRANT_NAME
@@ -135,6 +139,13 @@ def wait(course: ScheduledGate, number: int, throttled_ns: int, forced: int) -> 
     status = course.node.tenants.pages[course.tenant["key"]].status
     work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, throttled_ns, forced, 0)
     os.pwrite(status.fd, work, abi.status_work_offset(0, number))
+
+
+def test_a_container_that_only_encodes_uses_its_card(course: ScheduledGate) -> None:
+    last = course.look().last_active
+    assert course.look().last_active == last
+    course.uses = (ProcessUse(1, 0, 0, encoder_percent=3),)
+    assert course.look().last_active > last
 
 
 def test_waiting_times_are_kept_when_processes_end(course: ScheduledGate) -> None:

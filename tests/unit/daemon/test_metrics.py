@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,24 @@ def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
     first, second = rows.card_rows(node)
     assert first["used_bytes"] is None
     assert second["health"] != "ok"
+
+
+def test_a_containers_codec_use_is_that_of_its_processes(node: FakeDaemon) -> None:
+    tenant = opened(node, devices="0")
+    bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
+    use = ProcessUse(os.getpid(), GIB, 0, encoder_percent=40, decoder_percent=5)
+    uses(node, use, replace(use, pid=1))
+    [part] = row(node)["cards"]
+    assert (part["encoder_percent"], part["decoder_percent"]) == (40, 5)
+    uses(node, replace(use, encoder_percent=None))
+    [part] = row(node)["cards"]
+    assert (part["encoder_percent"], part["decoder_percent"]) == (None, 5)
+    driver = node.node.loaded().nvml
+    assert isinstance(driver, FakeDriver)
+    driver.fault = "it hangs"
+    node.sampler.look()
+    [part] = row(node)["cards"]
+    assert (part["encoder_percent"], part["decoder_percent"]) == (None, None)
 
 
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:

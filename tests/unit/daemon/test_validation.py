@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import struct
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +48,7 @@ def seen(**changes: Any) -> DriverSample:
         ({"total": 70 * GIB}, "and had"),
         ({"total": "much"}, "in an unknown format"),
         ({"compute": None}, "in an unknown format"),
-        ({"shares": [[7]]}, "in an unknown format"),
+        ({"shares": [[7, 40]]}, "in an unknown format"),
     ],
 )
 def test_an_impossible_value_is_refused(lie: dict[str, Any], why: str) -> None:
@@ -55,23 +56,27 @@ def test_an_impossible_value_is_refused(lie: dict[str, Any], why: str) -> None:
         seen(**lie)
 
 
+LISTED = ProcessUse(7, GIB, 40, encoder_percent=5, decoder_percent=6)
+IDLE = ProcessUse(8, 1, 0, encoder_percent=0, decoder_percent=0)
+
+
 @pytest.mark.parametrize(
     ("said", "uses"),
     [
-        ({"compute": [[7, None, None]]}, [ProcessUse(7, None, 40)]),
-        ({"graphics": [[7, GIB, None]]}, [ProcessUse(7, GIB, 40)]),
-        ({"graphics": [[7, GIB + 5, None]]}, [ProcessUse(7, GIB + 5, 40)]),
-        ({"graphics": [[8, 1, None]]}, [ProcessUse(7, GIB, 40), ProcessUse(8, 1, 0)]),
-        ({"compute": [[7, GIB, 1], [7, GIB, 2]]}, [ProcessUse(7, 2 * GIB, 40)]),
-        ({"shares": [[7, 4000]]}, [ProcessUse(7, GIB)]),
+        ({"compute": [[7, None, None]]}, [replace(LISTED, bytes=None)]),
+        ({"graphics": [[7, GIB, None]]}, [LISTED]),
+        ({"graphics": [[7, GIB + 5, None]]}, [replace(LISTED, bytes=GIB + 5)]),
+        ({"graphics": [[8, 1, None]]}, [LISTED, IDLE]),
+        ({"compute": [[7, GIB, 1], [7, GIB, 2]]}, [replace(LISTED, bytes=2 * GIB)]),
+        ({"shares": [[7, 4000, 101, 6]]}, [ProcessUse(7, GIB, decoder_percent=6)]),
         ({"shares": None}, [ProcessUse(7, GIB)]),
-        ({"mps": [[7, GIB, None]]}, [ProcessUse(7, GIB, 40, is_mps=True)]),
+        ({"mps": [[7, GIB, None]]}, [replace(LISTED, is_mps=True)]),
         (
             {"mps": [[8, 5, None]]},
-            [ProcessUse(7, GIB, 40), ProcessUse(8, 5, 0, is_mps=True)],
+            [LISTED, replace(IDLE, bytes=5, is_mps=True)],
         ),
         ({"compute": []}, []),
-        ({"busy": None}, [ProcessUse(7, GIB, 40)]),
+        ({"busy": None}, [LISTED]),
     ],
 )
 def test_valid_replies_of_a_driver_are_accepted(
@@ -191,14 +196,14 @@ def test_only_kernels_are_evidence_of_compute(memory: int) -> None:
     """A driver has reported a constant use of the memory for every process."""
     now = time.time_ns() // 1000
     first, last = (now - 90, 90, 90), (now, 40, memory)
-    calls = devices([SAMPLE.pack(7, *each, 0, 0) for each in (first, last)])
-    assert calls._shares(None) == [[7, 40]]
+    calls = devices([SAMPLE.pack(7, *each, 5, 6) for each in (first, last)])
+    assert calls._shares(None) == [[7, 40, 5, 6]]
 
 
 def test_the_figures_of_all_processes_are_of_the_last_second() -> None:
     now = time.time_ns() // 1000
     old, recent = SAMPLE.pack(7, now - 1_100_000, 40, 0, 0, 0), SAMPLE.pack(8, now, 9, 0, 0, 0)
-    assert devices([old, recent])._shares(None) == [[8, 9]]
+    assert devices([old, recent])._shares(None) == [[8, 9, 0, 0]]
     assert devices([old])._shares(None) == []
     unsupported = devices([], otherwise=pynvml.NVML_ERROR_NOT_SUPPORTED)
     assert unsupported._shares(None) is None

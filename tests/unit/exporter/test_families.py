@@ -45,7 +45,14 @@ NODE: Final = replace(
             interventions=[{"by": "audit"}],
             cards=[
                 part(0, uuid="GPU-0"),
-                part(1, uuid="GPU-1", utilization=None, utilization_source=""),
+                part(
+                    1,
+                    uuid="GPU-1",
+                    utilization=None,
+                    utilization_source="",
+                    encoder_percent=40,
+                    decoder_percent=None,
+                ),
             ],
         ),
         tenant(
