@@ -285,7 +285,7 @@ class Evictions:
 
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)
-        card = find_card(name, state.accounts.capacities()).card
+        card = find_card(name, state.node.loaded().cards)
         is_there = [allocation.uuid for allocation in record.allocations] == [card.uuid]
         if record.eviction is None:
             if is_there:

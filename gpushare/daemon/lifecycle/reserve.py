@@ -29,6 +29,7 @@ from gpushare.daemon.placement.request import (
     NoRoom,
     PlacedCard,
     PlacementRequest,
+    each_card_once,
 )
 from gpushare.daemon.placement.waiting import with_withheld
 from gpushare.daemon.state import DaemonState
@@ -238,16 +239,17 @@ def placement_request(
 ) -> PlacementRequest:
     """Return what has to be placed for `holder`; what the file `without` has does not count."""
     quota, effective, whole = request.quota, request.effective, request.is_whole
+    devices = each_card_once(effective.devices, node.loaded().cards)
     return PlacementRequest(
         whole=whole,
-        count=effective.count,
+        count=len(devices) if devices and quota.count is None else effective.count,
         memory_bytes=effective.memory_bytes,
         memory_percent=effective.memory_percent,
         memory_limit_bytes=effective.memory_limit_bytes,
         cores=0 if whole else effective.cores,
         policy=effective.policy,
         policy_is_set=quota.is_set("policy"),
-        devices=effective.devices,
+        devices=devices,
         minors=effective.minors,
         allow=quota.allow,
         deny=quota.deny,

@@ -273,46 +273,54 @@ def candidate_cards(
 ) -> list[CardCapacity]:
     """Return the cards that may be taken at all; NoSuchCard for one that is not there."""
     if request.devices:
-        first: dict[str, str] = {}
-        named = [find_card(name, capacities) for name in request.devices]
-        for name, capacity in zip(request.devices, named, strict=True):
-            if (other := first.setdefault(capacity.card.uuid, name)) != name:
-                raise NoSuchCard(f"{other} and {name} are the same card; name each card once")
-        return named
+        by_card = {capacity.card: capacity for capacity in capacities}
+        return [by_card[find_card(name, [*by_card])] for name in request.devices]
     if request.minors:
         cards = [capacity for capacity in capacities if capacity.card.instance is None]
         by_minor = {capacity.card.minor: capacity for capacity in cards}
         missing = next((minor for minor in request.minors if minor not in by_minor), None)
         if missing is not None:
-            raise NoSuchCard(
-                f"/dev/nvidia{missing} is not a card of this machine: {_there_are(capacities)}"
-            )
+            there = _there_are([capacity.card for capacity in capacities])
+            raise NoSuchCard(f"/dev/nvidia{missing} is not a card of this machine: {there}")
         return [by_minor[minor] for minor in request.minors]
     return list(capacities)
 
 
-def find_card(name: str, capacities: Sequence[CardCapacity]) -> CardCapacity:
+def each_card_once(names: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
+    """Return the first of the names of each card, as NVIDIA's toolkit takes a card once.
+
+    The name of no card stays: its placement is refused.
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        try:
+            first.setdefault(find_card(name, cards).uuid, name)
+        except NoSuchCard:
+            first[name] = name
+    return tuple(first.values())
+
+
+def find_card(name: str, cards: Sequence[Card]) -> Card:
     """Return the card that `name` is, in any case; NoSuchCard.
 
     It is its index, its UUID or PCI address, or a beginning of the UUID that no other card's has,
     as CUDA takes it. `0:1` is a MIG instance, as NVIDIA's tools name it.
     """
-    for capacity in capacities:
-        card = capacity.card
+    for card in cards:
         bus_id = "" if card.instance else card.bus_id
         if is_card(name, card.index, card.uuid, bus_id):
-            return capacity
+            return card
         if card.instance and name in card.instance.names:
-            return capacity
-    close = [capacity for capacity in capacities if is_beginning(name, capacity.card.uuid)]
+            return card
+    close = [card for card in cards if is_beginning(name, card.uuid)]
     if len(close) == 1:
         return close[0]
     if close:
-        cards = " and ".join(str(capacity.card.index) for capacity in close)
-        raise NoSuchCard(f"{name} is the beginning of the UUIDs of cards {cards}; write more of it")
-    raise NoSuchCard(f"card {name} does not exist: {_there_are(capacities)}; see gpushare ls")
+        those = " and ".join(str(card.index) for card in close)
+        raise NoSuchCard(f"{name} is the beginning of the UUIDs of cards {those}; write more of it")
+    raise NoSuchCard(f"card {name} does not exist: {_there_are(cards)}; see gpushare ls")
 
 
-def _there_are(capacities: Sequence[CardCapacity]) -> str:
-    cards = ", ".join(f"{capacity.card.index} ({capacity.card.model})" for capacity in capacities)
-    return f"this machine has card {cards}" if len(capacities) == 1 else f"this machine has {cards}"
+def _there_are(cards: Sequence[Card]) -> str:
+    listed = ", ".join(f"{card.index} ({card.model})" for card in cards)
+    return f"this machine has card {listed}" if len(cards) == 1 else f"this machine has {listed}"

@@ -394,7 +394,7 @@ class Operations:
 
     def _named(self, card: str) -> Card:
         """Return the card of a request; NoSuchCard."""
-        return find_card(card, self._state.accounts.capacities()).card
+        return find_card(card, self._state.node.loaded().cards)
 
     def _card(self, uuid: str) -> ControlReply:
         """Answer with the card as it is now."""

@@ -88,6 +88,32 @@ def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
         second.create(node)
 
 
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        (["GPUSHARE_DEVICES=0,{0}"], [0]),
+        (["GPUSHARE_DEVICES=0,00", GPU], [0]),
+        (["GPUSHARE_DEVICES={1},0,1,{0}", GPU], [0, 1]),
+        (["NVIDIA_VISIBLE_DEVICES={0},0", GPU], [0]),
+        (["GPUSHARE_DEVICES=0,{0}", "GPUSHARE_COUNT=2"], "2 cards are requested"),
+        (["GPUSHARE_DEVICES=0,7"], "card 7 does not exist"),
+    ],
+)
+def test_a_card_with_two_names_is_taken_once(
+    variables: list[str], found: list[int] | str, tmp_path: Path
+) -> None:
+    with fakes.node(tmp_path, FakeDriver(fakes.card(0), fakes.card(1))) as node:
+        uuids = [card.uuid for card in node.node.loaded().cards]
+        container = BundleToCreate(tmp_path / "b", *(each.format(*uuids) for each in variables))
+        if isinstance(found, str):
+            with pytest.raises(NoSuchCard, match=found):
+                container.create(node)
+            return
+        container.create(node)
+        [record] = node.ledger.entries.values()
+        assert [part.uuid for part in record.allocations] == [uuids[index] for index in found]
+
+
 def test_a_second_create_before_the_first_was_bound_takes_its_place(
     node: FakeDaemon, tmp_path: Path
 ) -> None:

@@ -114,7 +114,6 @@ def test_the_refusal_of_a_named_card_speaks_of_no_other() -> None:
         ),
         (share(1, minors=(7,)), "/dev/nvidia7 is not a card of this machine"),
         (share(1, count=4), "4 cards are requested, and there are 3 to choose from"),
-        (share(1, count=2, devices=("1", "GPU-5A")), "1 and GPU-5A are the same card"),
     ],
 )
 def test_cards_are_named_by_index_minor_pci_address_and_a_beginning_of_a_uuid(
