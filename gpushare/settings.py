@@ -20,7 +20,7 @@ import gpushare
 from gpushare.errors import ErrorCode, UserError
 from gpushare.quota.effective_request import Defaults, resolve_request
 from gpushare.quota.errors import BadValue, QuotaError, quoted
-from gpushare.quota.keys import request_from
+from gpushare.quota.keys import full_policy, request_from
 from gpushare.quota.request import RequestedValue, ValueSource
 from gpushare.quota.request_policy import (
     Dialects,
@@ -75,7 +75,7 @@ def _as_it_is(value: Any) -> Any:
 _DEFAULTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "memory": ("memory_bytes", parse_size),
     "cores": ("cores", _as_it_is),
-    "policy": ("policy", _as_it_is),
+    "policy": ("policy", full_policy),
     "mode": ("shared_by_default", lambda mode: mode == "shared"),
     "placement": ("placement", _as_it_is),
 }
@@ -87,7 +87,7 @@ _MAX_PER_REQUEST: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "count": ("count", _as_it_is),
     "weight": ("weight", _as_it_is),
     "priority": ("priority", _as_it_is),
-    "policies": ("policies", tuple),
+    "policies": ("policies", lambda names: tuple(map(full_policy, names))),
     "classes": ("classes", tuple),
     "backends": ("backends", tuple),
     "allow_exclusive": ("allow_exclusive", _as_it_is),
@@ -224,7 +224,8 @@ def check(document: ConfigDocument, section: KeyPath) -> None:
         text = "shared mode requires a default memory; add memory: 4GiB next to it"
         _problem(document, section, defaults.places["mode"], text)
     policy, policies = defaults.values.get("policy"), ceilings.values.get("policies")
-    if policy is not None and policies is not None and policy not in policies:
+    known = set(map(full_policy, policies or ()))
+    if policy is not None and policies is not None and full_policy(policy) not in known:
         text = f'"{policy}" is not among max_per_request.policies; write {" or ".join(policies)}'
         _problem(document, section, defaults.places["policy"], text)
     _check_dialects(document, section)

@@ -10,11 +10,12 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.run_state import timeout_option
+from gpushare.cli.set import QuotaValue
 from gpushare.cli.status import available, colour
 from gpushare.cli.text import count, printable, table, terminal_table
 from gpushare.client import RequestRefused, UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus, UserError
-from gpushare.quota.keys import POLICIES, is_beginning, is_card
+from gpushare.quota.keys import KEYS, is_beginning, is_card
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -78,16 +79,16 @@ def ls(session: Session) -> None:
 
 @shared.command("policy", example="gpushare card policy 0 burst-share")
 @click.argument("card", required=False, shell_complete=shared.completes("cards"))
-@click.argument("policy", type=click.Choice(POLICIES), required=False, metavar="[POLICY]")
+@click.argument("policy", type=QuotaValue(KEYS["policy"]), required=False, metavar="[POLICY]")
 @click.option("--reset", is_flag=True, help="Use the policy that each container requests.")
 def policy(session: Session, card: str | None, policy: str | None, reset: bool) -> None:
     """Show or set the policy by which containers share a card's compute.
 
     CARD is an index of `gpushare ls` or a UUID. Without CARD, all cards are listed. POLICY is
-    fixed-share, burst-share, best-effort or native-burst-share. It overrides the requests of all
-    current and future containers of the card, except those with a policy from `gpushare set`. With
-    fixed-share or burst-share, a container without cores keeps its own policy. The policy persists
-    across restarts and reboots.
+    fixed-share, burst-share, best-effort or native-burst-share, or qGPU's short name fs, bs or be.
+    It overrides the requests of all current and future containers of the card, except those with a
+    policy from `gpushare set`. With fixed-share or burst-share, a container without cores keeps its
+    own policy. The policy persists across restarts and reboots.
 
     If the policy would reserve more cores than the card has, it is refused (exit status 3).
     """

@@ -130,6 +130,12 @@ POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-sh
 #: Those of qGPU's label, which people who come from there write.
 SHORT_POLICIES: Final = {"be": "best-effort", "fs": "fixed-share", "bs": "burst-share"}
 
+
+def full_policy(name: str) -> str:
+    """Return the policy of a name, which may be a short one."""
+    return SHORT_POLICIES.get(name, name)
+
+
 # Environment variables of ours that request nothing.
 _NOT_QUOTAS: Final = frozenset(
     {

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
 from gpushare.quota.errors import BadValue, QuotaError, quoted
-from gpushare.quota.keys import KEYS, Diagnostics
+from gpushare.quota.keys import KEYS, Diagnostics, full_policy
 from gpushare.quota.node_settings import NodeSetting
 from gpushare.quota.request import (
     IDLE_AFTER,
@@ -382,7 +382,8 @@ def profile(name: str, section: Mapping[str, Any]) -> ShareProfile:
         for key, value in section.items()
         if value is not None and key != "equal"
     }
-    policy = values.get("policy")
+    if policy := full_policy(values.get("policy", "")):
+        values["policy"] = policy
     if (parts := section.get("equal")) is not None:
         whole, rest = divmod(100, parts)
         values["memory-percent"] = str(whole) if not rest else f"100/{parts}"

@@ -17,7 +17,7 @@ from gpushare.cli.top.columns import COLUMNS
 from gpushare.cli.top.graphs import RANGES, GraphTarget
 from gpushare.cli.top.snapshot import ProcessRow, TopCard, TopContainer
 from gpushare.cli.top.view import INTERVALS, TableView, index, rows
-from gpushare.quota.keys import POLICIES
+from gpushare.quota.keys import POLICIES, full_policy
 
 if TYPE_CHECKING:
     from gpushare.cli.top.snapshot import TopSnapshot
@@ -297,8 +297,8 @@ def _set(row: ViewRow, entry: str) -> ShareChange:
     for word in entry.replace(",", " ").replace("%", " ").split():
         if word.isdecimal() and 1 <= int(word) <= 99:
             cores = int(word)
-        elif word in POLICIES:
-            policy = word
+        elif full_policy(word) in POLICIES:
+            policy = full_policy(word)
         else:
             raise ValueError(f"{word}: not a policy ({', '.join(POLICIES)}) or cores (1 to 99)")
     if policy is None and cores is None:

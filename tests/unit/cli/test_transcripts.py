@@ -193,7 +193,7 @@ def changes() -> Iterable[Scene]:
     yield Scene(changed, ("set train --memory 6GiB", "set train --reset"))
     yield Scene({}, ("set train", "set train --memory 6GiB --reset"))
     other = card(index=1, uuid="GPU-1", policy="best-effort", tenants=0)
-    policies = ("", "1", CARD["uuid"][:12], "0 burst-share", "0 --reset", "7")
+    policies = ("", "1", CARD["uuid"][:12], "0 burst-share", "0 bs", "0 --reset", "7")
     wrong = ("--reset", "0 burst-share --reset", "0 fair")
     commands = tuple(f"card policy {words}" for words in (*policies, *wrong))
     yield Scene({"cards": rows(CARD, other)}, commands)

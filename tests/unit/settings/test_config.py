@@ -207,6 +207,8 @@ defaults:\n  mode: shared => 2: defaults.mode: shared mode requires a default me
     4GiB
 max_per_request: {policies: [best-effort]}\nnamespaces:\n  a: {defaults: {policy: burst-share}} =>
     3: namespaces.a.defaults.policy: "burst-share" is not among max_per_request.policies
+max_per_request: {policies: [be]}\nnamespaces:\n  a: {defaults: {policy: bs}} =>
+    3: namespaces.a.defaults.policy: "bs" is not among max_per_request.policies; write be
 """
 
 
@@ -215,6 +217,18 @@ def test_contradicting_keys_are_reported_once(row: str) -> None:
     text, told = row.replace(r"\n", "\n").split(" => ")
     [line] = problems(text + ("" if "namespaces" in text else "\nnamespaces: {b: {}, c: {}}\n"))
     assert line.startswith(told)
+
+
+SHORT = """
+defaults: {policy: be}
+max_per_request: {policies: [be, fs, burst-share]}
+profiles: {third: {equal: 3, policy: be}, half: {equal: 2, policy: fs}}
+"""
+
+
+def test_a_policy_may_have_its_short_name() -> None:
+    full = SHORT.replace("be", "best-effort").replace("fs", "fixed-share")
+    assert parse(SHORT, FILE) == parse(full, FILE)
 
 
 def test_a_large_file_is_not_read_to_its_end(tmp_path: Path) -> None:

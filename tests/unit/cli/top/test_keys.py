@@ -161,6 +161,7 @@ def test_a_share_is_changed_after_a_yes() -> None:
     assert prompt(typing).endswith("Esc: cancel): burst-share 40%")
     asked = typed("enter", state=typing)
     assert prompt(asked) == "set serve: policy burst-share cores 40? y/n"
+    assert typed("down", "p", *"bs 40", "enter", state=ALLOWED) == asked
     serve = machine().containers[1]
     assert typed_with_effects("y", state=asked)[1] == [ShareChange(serve, "burst-share", 40)]
     of_process = typed("end", "p", *"7", "enter", state=ALLOWED)
