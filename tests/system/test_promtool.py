@@ -25,6 +25,7 @@ VARIABLES = {
     **dict.fromkeys(("node", "mode", "card", "namespace", "pod", "container"), ".*"),
     "__range": "24h",
     "__rate_interval": "4m",
+    "1": "$1",  # not Grafana's: label_replace's
 }
 
 
@@ -99,6 +100,24 @@ def test_it_takes_each_query_of_a_dashboard(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
     done = promtool("check", "rules", "--lint=none", str(file))
     assert done.returncode == 0, done.stderr
+
+
+def test_two_cards_that_had_one_index_are_two_lines(tmp_path: Path) -> None:
+    """The second one replaced the first, which is still in the range."""
+    series, queries = {}, []
+    for target in (
+        target for name in DASHBOARDS for panel in panels(name) for target in panel["targets"]
+    ):
+        if "{{card}}" not in target["legendFormat"] and "gpu_uuid) (" not in target["expr"]:
+            continue
+        [metric] = re.findall(r"gpushare_\w+", target["expr"])
+        for uuid, values in (("GPU-5b1f2f4e-0000", "1+1x60"), ("GPU-77aa2f4e-0000", "_x58 3+1x60")):
+            series[f'{metric}{{node="n",gpu_uuid="{uuid}",gpu_index="0",model="H200"}}'] = values
+        label = "card" if "{{card}}" in target["legendFormat"] else "gpu_uuid"
+        lines = f"count(count by (node, gpu_index, {label}) ({filled(target['expr'])}))"
+        queries.append(query(lines, "1h", 2))
+    assert len(queries) > 20
+    assert not check(tmp_path, [{"input_series": series, "promql_expr_test": queries}])
 
 
 def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:

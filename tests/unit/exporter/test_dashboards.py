@@ -16,8 +16,8 @@ from gpushare.cli import gpushare
 from gpushare.cli.metrics import DASHBOARDS, FILES, RULES, read
 from gpushare.exporter.exposition import FAMILIES
 
-#: Grafana's own variables.
-BUILT_IN = {"__range", "__rate_interval"}
+#: Grafana's own variables, and what PromQL's label_replace takes from a label.
+BUILT_IN = {"__range", "__rate_interval", "1"}
 
 
 def dashboard(name: str) -> dict[str, Any]:
@@ -53,6 +53,18 @@ def test_a_panel_rests_on_families_that_exist(name: str) -> None:
             used = re.findall(r"(?:\w+:)?gpushare_\w+(?::\w+)?", target["expr"])
             assert used or "ALERTS" in target["expr"], panel["title"]
             assert set(used) <= known
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_two_cards_that_had_one_index_are_told_apart(name: str) -> None:
+    """A card was exchanged: for a while, series of both are in the range."""
+    for target in (target for panel in panels(name) for target in panel["targets"]):
+        query, legend = target["expr"], target["legendFormat"]
+        if "{{node}}/{{gpu_index}}" in legend:
+            assert query.endswith(', "card", "$1", "gpu_uuid", "(.{12}).*")')
+            assert "{{node}}/{{gpu_index}} {{card}}" in legend
+        for labels in re.findall(r"by \(([^)]*\bgpu_index\b[^)]*)\)", query):
+            assert "gpu_uuid" in labels or (target["instant"] and "_over_time" not in query)
 
 
 def exported(*words: str) -> str:
