@@ -142,7 +142,6 @@ def prepare(store: sqlite3.Connection) -> None:
     store.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
 
 
-#: From when on there are samples, and not only periods; milliseconds.
 #: From when on there are packed samples, and not only periods; milliseconds.
 PACKED_SINCE: Final = "coalesce((SELECT value FROM state WHERE name = 'packed_since'), 0)"
 

@@ -255,6 +255,15 @@ def test_no_tenant_rests_while_its_state_changes(node: FakeDaemon, rest: IdleBac
     assert not rest.look(node.sampler)
 
 
+def test_no_tenant_rests_while_one_encodes(node: FakeDaemon, driver: FakeDriver) -> None:
+    driver.busy = {CARD: 0}
+    driver.uses = {CARD: (ProcessUse(ME, GIB, 0, encoder_percent=3),)}
+    rest = IdleBackoff(node.ledger, node.tenants, node.observed)
+    for _ in range(SETTLED_LOOKS + 1):
+        look(node, rest)
+    assert not rest.look(node.sampler)
+
+
 def test_a_container_is_stopped_when_its_time_is_over_and_not_before(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
