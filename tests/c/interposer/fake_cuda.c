@@ -4,6 +4,7 @@
  * than it, or failing on demand. Two devices; "memory" is address space that is never touched.
  *
  * FAKE_CUDA_FAIL=1    every allocation fails with CUDA_ERROR_LAUNCH_FAILED
+ * FAKE_CUDA_INIT      the result of cuInit, as a number
  * FAKE_CUDA_DEVICES   uuid numbers in the order in which they are visible, e.g. "10"
  */
 #include <dlfcn.h>
@@ -74,6 +75,10 @@ static CUresult release(uint64_t address)
 
 CUresult cuInit(unsigned int flags)
 {
+	const char *result = getenv("FAKE_CUDA_INIT");
+
+	if (result)
+		return (CUresult)atoi(result);
 	return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

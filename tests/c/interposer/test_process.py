@@ -73,6 +73,17 @@ def test_without_pages_there_is_no_gpu(
     )
 
 
+@inside("fake")
+def test_an_error_of_the_driver_s_own_start_is_passed_on_until_it_is_ready() -> None:
+    """802 as where the fabric manager is not running, 100 as without a card: nothing is said."""
+    for error in (int(SYSTEM_NOT_READY), 100):
+        os.environ["FAKE_CUDA_INIT"] = str(error)
+        assert result_of(call, "cuInit", 0) == error
+    del os.environ["FAKE_CUDA_INIT"]
+    start()
+    alloc(MIB)
+
+
 def test_the_library_of_containers_reads_no_variable(simulated: ProgramContainer) -> None:
     with filters_over(device_file.libraries(), abi.CONTAINER_DIR) as libraries:
         said, stderr = init(replace(simulated, libraries=libraries))

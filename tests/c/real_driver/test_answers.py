@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tools.gpu.symbols import cuda_lines
 
 from .conftest import Place
 
-NO_DEVICE = 100
+NO_DEVICE, SYSTEM_NOT_READY = 100, 802
 #: 550.163 has this error, and 555.58, which is older, has not.
 OF_LATE_550 = 916
 #: Names that no driver answers to: empty, as cudart asks, with a suffix, and in no header.
@@ -63,6 +64,13 @@ def test_without_a_card_a_share_has_none(bare: Place, share: Place) -> None:
     said = bare.ask("calls")
     assert said["cuInit"] == NO_DEVICE
     assert share.ask("calls") == said
+
+
+def test_without_its_quota_a_container_is_refused_before_the_driver_is(
+    bare: Place, filters: Path
+) -> None:
+    refused = {"cuInit": SYSTEM_NOT_READY, "flags": SYSTEM_NOT_READY}
+    assert Place(filters).ask("calls") == {**bare.ask("calls"), **refused}
 
 
 def test_the_simulator_answers_as_the_driver_before_it_is_initialized(
