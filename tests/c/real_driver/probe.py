@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import inspect
 import json
 import sys
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
@@ -209,8 +210,29 @@ def bindings(known: list[str]) -> dict[str, Any]:
     return said
 
 
+def bindings_of_nvml() -> dict[str, Any]:
+    """What pynvml makes of each function, which it looks up by its name when it is called."""
+    pynvml = importlib.import_module("pynvml")
+    said: dict[str, Any] = {}
+    functions = (each for each in vars(pynvml).items() if each[0].startswith("nvml"))
+    for name, function in functions:
+        if not inspect.isfunction(function):
+            continue
+        required = [
+            each
+            for each in inspect.signature(function).parameters.values()
+            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
+        try:
+            said[name] = repr(function(*([0] * len(required))))
+        except Exception as error:  # noqa: BLE001 - whatever the arguments do to it
+            said[name] = f"{type(error).__name__}: {error}"
+    return said
+
+
 QUESTIONS = {
-    each.__name__: each for each in (symbols, lookups, calls, errors, nvml, runtime, bindings)
+    each.__name__: each
+    for each in (symbols, lookups, calls, errors, nvml, runtime, bindings, bindings_of_nvml)
 }
 
 if __name__ == "__main__":
