@@ -326,7 +326,7 @@ def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
     if status is not None and status["driver_version"]:
         kind = "simulated driver" if status["simulated"] else "driver"
         text = f"{kind} {status['driver_version']}, CUDA {status['cuda_version']}"
-        yield _cards(text, status["cards"])
+        yield _cards(text, status["cards"], len(status.get("unified_cards", ())))
         yield from _limits(status["driver_version"])
         if status["simulated"]:
             return
@@ -346,9 +346,11 @@ def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
     yield from _char_links(installed)
 
 
-def _cards(driver_text: str, number: int) -> Check:
+def _cards(driver_text: str, number: int, unified: int = 0) -> Check:
     text = f"{driver_text}, {number} card{'' if number == 1 else 's'}"
     fix = "see nvidia-smi; for a virtual machine, pass the GPU through to it"
+    if unified:
+        fix = f"with unified memory, which cannot be shared: {unified}"
     return Check("ok", text) if number else Check("fail", text, fix)
 
 

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from gpushare.cli.session import Session
     from gpushare.client import Client
-    from gpushare.kubernetes.cluster import ClusterCard
+    from gpushare.protocol import DaemonStatus
     from gpushare.protocol.queue import QueueEntry
-    from gpushare.protocol.rows import CardRow, TenantCard, TenantStatus
+    from gpushare.protocol.rows import TenantCard, TenantStatus
+
+    ListedCard = Mapping[str, Any]  # CardRow, ClusterCard, or UnifiedCard, which has no figures
 
 LS_HEADINGS = (
     "CARD",
@@ -64,9 +66,10 @@ def ls(session: Session) -> None:
 
     CORES is the allocated share of the compute. TENANTS is the number of containers on the card,
     and the maximum. MODE is unused, shared, or exclusive (one container has the whole card), with
-    "cordoned" if gpushare places no new containers on it (see `gpushare card ls`). HEALTH is ok,
-    or the problem. If a card has a problem, the exit status is 4. A line below names each claim of
-    Kubernetes whose part of a card no container uses, and a driver that is too old to be supported.
+    "cordoned" if gpushare places no new containers on it (see `gpushare card ls`), or unified (a
+    card without memory of its own, which gpushare cannot share). HEALTH is ok, or the problem. If a
+    card has a problem, the exit status is 4. A line below names each claim of Kubernetes whose part
+    of a card no container uses, each unified card, and a driver that is too old to be supported.
 
     On a terminal that is too narrow, columns are left out in this order, and the last line names
     them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, CORES, MEMORY, MODE. If that does not
@@ -74,18 +77,19 @@ def ls(session: Session) -> None:
     terminal, and not if NO_COLOR is set.
     """
     client = session.client
-    cards = client.cards()
+    of_node, status = client.cards(), client.status()
+    cards: list[ListedCard] = [*of_node, *status.get("unified_cards", ())]
     none = "there is no card. To find the cause, run gpushare doctor."
     session.show_rows(
         cards,
-        lambda rows: "\n".join([_cards(rows), *_idle_claims(rows, client), *_old_driver(client)]),
+        lambda rows: "\n".join([_cards(rows), *_idle_claims(rows, client), *_below(status)]),
         none,
     )
     if any(card["health"] != "ok" for card in cards):
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
-def _idle_claims(cards: list[CardRow], client: Client) -> Iterator[str]:
+def _idle_claims(cards: list[ListedCard], client: Client) -> Iterator[str]:
     """Yield a line for each part of a card that a claim of Kubernetes has and no container uses."""
     numbers = {card["uuid"]: card["index"] for card in cards}
     for claim in client.claims():
@@ -97,12 +101,15 @@ def _idle_claims(cards: list[CardRow], client: Client) -> Iterator[str]:
             )
 
 
-def _old_driver(client: Client) -> Iterator[str]:
-    if known := describe_old_driver(client.status()["driver_version"]):
+def _below(status: DaemonStatus) -> Iterator[str]:
+    """Yield a line for each card that cannot be shared, and for an old driver."""
+    for card in status.get("unified_cards", ()):
+        yield printable(card["schedulable_reason"])
+    if known := describe_old_driver(status["driver_version"]):
         yield printable(known)
 
 
-def _cards(cards: list[CardRow]) -> str:
+def _cards(cards: list[ListedCard]) -> str:
     headings = card_headings(cards)
     rows = [card_cells(card, headings) for card in cards]
     return terminal_table(headings, rows, LS_DROPPED, colour)
@@ -123,23 +130,23 @@ def colour(heading: str, cell: str) -> str:
     return "yellow" if needs_attention.get(heading) else ""
 
 
-def card_headings(cards: Sequence[CardRow | ClusterCard]) -> tuple[str, ...]:
+def card_headings(cards: Sequence[ListedCard]) -> tuple[str, ...]:
     """Return the columns of a table of `cards`."""
-    has_burst = any(card["burst_granted_bytes"] for card in cards)
+    has_burst = any(card.get("burst_granted_bytes") for card in cards)
     return tuple(name for name in LS_HEADINGS if has_burst or name != "BURST")
 
 
-def card_cells(card: CardRow | ClusterCard, headings: Sequence[str]) -> tuple[str, ...]:
+def card_cells(card: ListedCard, headings: Sequence[str]) -> tuple[str, ...]:
     """Return the cells of a card in these columns; "-" is unknown."""
-    tenants = (card["tenants"], card["max_tenants"])
-    free = card["cores_available"]
+    tenants = (card.get("tenants"), card.get("max_tenants"))
+    free = card.get("cores_available")
     cells = {
         "CARD": str(card["index"]),
         "MODEL": card["model"] or "-",
-        "MEMORY": _size(card["memory_bytes"]),
-        "ALLOCATED": _size(card["allocated_bytes"]),
-        "BURST": _size(card["burst_granted_bytes"]),
-        "NON-TENANT": _size(card["non_tenant_bytes"]),
+        "MEMORY": _size(card.get("memory_bytes")),
+        "ALLOCATED": _size(card.get("allocated_bytes")),
+        "BURST": _size(card.get("burst_granted_bytes")),
+        "NON-TENANT": _size(card.get("non_tenant_bytes")),
         "AVAILABLE": available(card),
         "CORES": "-" if free is None else f"{100 - free} %",
         "TENANTS": "-" if tenants == (None, None) else f"{tenants[0]}/{tenants[1]}",
@@ -149,20 +156,19 @@ def card_cells(card: CardRow | ClusterCard, headings: Sequence[str]) -> tuple[st
     return tuple(cells[name] for name in headings)
 
 
-def available(card: CardRow | ClusterCard) -> str:
+def available(card: ListedCard) -> str:
     """Return what a new container can request; "-": unknown, or the card takes none."""
-    is_closed = card["cordoned"] or card["health"] not in {"", "ok"}
-    return "-" if is_closed else _size(card["available_bytes"])
+    is_closed = card.get("cordoned") or card["health"] not in {"", "ok"}
+    return "-" if is_closed else _size(card.get("available_bytes"))
 
 
 def _size(size: int | None) -> str:
     return "-" if size is None else format_size(size)
 
 
-def mode(card: CardRow | ClusterCard) -> str:
+def mode(card: ListedCard) -> str:
     """Return how a card is used, for example `shared,cordoned`."""
-    of_node: Mapping[str, Any] = card  # a cluster's has less
-    words = {"trusted": of_node.get("mps_trusted"), "cordoned": card["cordoned"]}
+    words = {"trusted": card.get("mps_trusted"), "cordoned": card.get("cordoned")}
     return ",".join((card["mode"] or "-", *(word for word, holds in words.items() if holds)))
 
 

@@ -42,6 +42,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from gpushare.protocol.kubernetes import NodeMode
+from gpushare.protocol.rows import UnifiedCard
 
 if TYPE_CHECKING:
     from gpushare.quota.node_settings import NodeSetting
@@ -133,6 +134,7 @@ class DaemonStatus(TypedDict):
     node_settings: dict[str, NodeSetting]  # that labels of the node set, by key of gpushare.yaml
     eviction_fault: str  # why no container can be evicted; empty: they can
     warnings: list[str]
+    unified_cards: list[UnifiedCard]
 
 
 class HistoryEvent(TypedDict):

@@ -121,6 +121,20 @@ class CardRow(TypedDict):
     links: list[CardLink]  # to each other card
 
 
+class UnifiedCard(TypedDict):
+    """A card whose memory is the machine's: the keys of CardRow that it has.
+
+    gpushare allocates nothing of it, so it has no figures.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    mode: str  # "unified"
+    health: str  # "ok"
+    schedulable_reason: str  # why it cannot be shared
+
+
 class CardComputeUsage(TypedDict):
     """A tenant's use of one card's compute. `cores_used` and `throttled` are by "1s", "10s", "60s".
 

@@ -114,9 +114,9 @@ class ScenarioSteps:
         return {row["name"].rpartition("/")[2]: row for row in rows}
 
     def cards(self) -> list[dict[str, Any]]:
-        """Return the rows of `gpushare ls`."""
-        cards: list[dict[str, Any]] = json.loads(self.cli_output("ls", "--json"))
-        return cards
+        """Return the rows of `gpushare ls`, but for cards with unified memory."""
+        cards = json.loads(self.cli_output("ls", "--json"))
+        return [card for card in cards if card["mode"] != "unified"]
 
     def card(self, index: int) -> dict[str, Any]:
         """Return the row of card `index`."""

@@ -231,7 +231,16 @@ class Devices:
             model = call(pynvml.nvmlDeviceGetName, handle)
             if has_unified_memory(handle):
                 self._unified.add(index)
-                return {"index": index, "error": f"card {index} ({model}): {UNIFIED}"}
+                why = f"card {index} ({model}): {UNIFIED}"
+                row = {  # gpushare.protocol.rows.UnifiedCard
+                    "index": index,
+                    "uuid": uuid,
+                    "model": model.removeprefix("NVIDIA "),
+                    "mode": "unified",
+                    "health": "ok",
+                    "schedulable_reason": why,
+                }
+                return {"index": index, "error": why, "unified": row}
             self._unified.discard(index)
             total, reserved = memory_of(handle)[:2]
             brand = BRANDS.get(call_or_none(pynvml.nvmlDeviceGetBrand, handle), "")

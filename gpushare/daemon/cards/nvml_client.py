@@ -52,7 +52,7 @@ from gpushare.daemon.placement.model import (
     Links,
     MigInstance,
 )
-from gpushare.protocol.rows import CardSensors
+from gpushare.protocol.rows import CardSensors, UnifiedCard
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
 #: Excess of the sum over processes above the card's own figure: rounding, and memory that one
@@ -72,7 +72,8 @@ class DriverDescription:
     generation: DriverGeneration
     limits: bool
     totals: Mapping[str, int]  # bytes in all, by uuid
-    lost: tuple[str, ...] = ()  # of cards without an identity: why
+    lost: tuple[str, ...] = ()  # of cards without an identity, or with unified memory: why
+    unified: tuple[UnifiedCard, ...] = ()
     links: Links = NO_LINKS
 
 
@@ -107,6 +108,7 @@ def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
                 for part in (card, *card["instances"])
             },
             lost=tuple(str(card["error"]) for card in answer["lost"]),
+            unified=tuple(card["unified"] for card in answer["lost"] if "unified" in card),
             links=_links(answer, instances),
         )
     if len({card.uuid for card in description.cards}) < len(description.cards):
@@ -432,6 +434,11 @@ class Nvml:
     def refused_cards(self) -> tuple[str, ...]:
         """Why each card that the driver counts, and that is none of `cards`, is not."""
         return self._loaded.lost
+
+    @property
+    def unified_cards(self) -> tuple[UnifiedCard, ...]:
+        """Those of them whose memory is the machine's."""
+        return self._loaded.unified
 
     @property
     def cuda_version(self) -> str:

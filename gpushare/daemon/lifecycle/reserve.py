@@ -27,6 +27,7 @@ from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.request import (
     NoRoom,
+    NoSuchCard,
     PlacedCard,
     PlacementRequest,
     each_card_once,
@@ -37,6 +38,7 @@ from gpushare.daemon.store.ledger import Ledger, ReservationLost
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.errors import quoted
+from gpushare.quota.keys import is_card
 from gpushare.quota.request import to_record
 from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.size import exact_size
@@ -237,9 +239,17 @@ def placement_request(
     ledger: Ledger,
     without: str = "",
 ) -> PlacementRequest:
-    """Return what has to be placed for `holder`; what the file `without` has does not count."""
+    """Return what has to be placed for `holder`; what the file `without` has does not count.
+
+    NoSuchCard for a card with unified memory.
+    """
     quota, effective, whole = request.quota, request.effective, request.is_whole
-    devices = each_card_once(effective.devices, node.loaded().cards)
+    driver = node.loaded()
+    for card in driver.nvml.unified_cards:
+        named = any(is_card(name, card["index"], card["uuid"], "") for name in effective.devices)
+        if named or not driver.cards:
+            raise NoSuchCard(card["schedulable_reason"])
+    devices = each_card_once(effective.devices, driver.cards)
     return PlacementRequest(
         whole=whole,
         count=len(devices) if devices and quota.count is None else effective.count,

@@ -137,4 +137,5 @@ def status_row(state: DaemonState) -> DaemonStatus:
         node_settings=dict(state.node.config.node_settings),
         eviction_fault=eviction_fault(state.node),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
+        unified_cards=list(driver.nvml.unified_cards) if driver else [],
     )

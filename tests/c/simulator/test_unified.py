@@ -40,5 +40,6 @@ def test_a_card_without_memory_of_its_own_is_refused_by_name(profile: str, tmp_p
     (refused,) = described["lost"]
     name = device_file.load_profile(profile)["name"]
     assert refused["error"].startswith(f"card 0 ({name}): it has no memory of its own")
+    assert refused["unified"]["uuid"] == machine.uuids[0]
     assert first["cards"] == []
     assert "cards" not in second  # nothing is new

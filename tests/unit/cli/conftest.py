@@ -110,6 +110,7 @@ STATUS: DaemonStatus = {
     "eviction_fault": "",
     "node_settings": {},
     "warnings": [],
+    "unified_cards": [],
 }
 
 

@@ -315,6 +315,8 @@ def test_the_driver_s_own_files_are_checked(
     assert f"fail  {machine.root}/libcuda.so.1 does not belong to driver 580.95.05" in output
     daemon.answers["status"] = [{"ok": True, **STATUS, "cards": 0}]
     assert "CUDA 13.0, 0 cards; see nvidia-smi" in cli("doctor").output
+    daemon.answers["status"] = [{"ok": True, **STATUS, "cards": 0, "unified_cards": [{}]}]
+    assert "CUDA 13.0, 0 cards; with unified memory, which" in cli("doctor").output
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,14 @@ def of_tenant(op: str = "tenant", used: float = 3.9, **more: Any) -> Any:
     return {op: [{"ok": True, "tenant": tenant("train", used, 4, **more)}]}
 
 
+UNIFIED: Final = {
+    "index": 0,
+    "uuid": "GPU-0",
+    "model": "GB10",
+    "mode": "unified",
+    "health": "ok",
+    "schedulable_reason": "card 0 (NVIDIA GB10): it has no memory of its own",
+}
 NOTED = {"notes": ["not given: video"], "warnings": ["train on card 0: work bypasses the gate"]}
 NONE: Final[Any] = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
 NONE.update(cards=[], processes=[], quota={}, policy="", isolation="")
@@ -104,6 +112,10 @@ def shown_status() -> Iterable[Scene]:
     yield Scene({"cards": rows(card(links=links))}, ("card ls",))
     for more in ({"tenants": 0}, {"warnings": ["no CDI spec"]}):
         yield Scene({"status": [{"ok": True, **STATUS, **more}]}, ("",))
+    yield Scene(
+        {"cards": rows(), "status": [{"ok": True, **STATUS, "unified_cards": [UNIFIED]}]},
+        ("ls", "ls --json"),
+    )
     for old in ("515.65.01", "418.226.00"):
         yield Scene({"status": [{"ok": True, **STATUS, "driver_version": old}]}, ("ls",))
     yield Scene(

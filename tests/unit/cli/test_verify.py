@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 from gpushare.cli import verify
 from gpushare.errors import UserError
 from gpushare.protocol.rows import CardRow
-from gpushare.verify import Sizes
+from gpushare.verify import Report, ScenarioSteps, Sizes
 from gpushare.verify.compute import ComputeTrial
 from tests.unit.rows import GIB
 
@@ -32,6 +33,13 @@ def test_the_request_is_for_the_remaining_memory_of_the_card(
     available_bytes: int, cores_available: int, sizes: Sizes
 ) -> None:
     assert verify._sizes(available_bytes, cores_available) == sizes
+
+
+def test_a_card_with_unified_memory_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = json.dumps([{"index": 0, "mode": "unified"}, {"index": 1, "mode": "unused"}])
+    monkeypatch.setattr(ScenarioSteps, "cli_output", lambda *_: listed)
+    engine: Any = None
+    assert [card["index"] for card in ScenarioSteps(engine, [], Report()).cards()] == [1]
 
 
 UNUSED = {"tenants": 0, "utilization": 0, "non_tenant_processes": []}

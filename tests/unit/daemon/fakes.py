@@ -67,7 +67,7 @@ from gpushare.host import mounts
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
-from gpushare.protocol.rows import CardSensors
+from gpushare.protocol.rows import CardSensors, UnifiedCard
 
 from .fake_checkpoints import FakeCheckpoints
 from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns, quick_sleeps
@@ -101,6 +101,7 @@ class FakeDriver(Nvml):
     cuda_version = "13.0"
     has_limits = False
     refused_cards: tuple[str, ...] = ()
+    unified_cards: tuple[UnifiedCard, ...] = ()
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards or (card(),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, 
 from gpushare.daemon.node import LoadedDriver, NoDriver
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.host import driver
@@ -479,6 +480,23 @@ def test_without_the_module_nvml_is_asked_only_where_it_makes_no_node(
 def test_a_card_that_cannot_be_shared_is_a_warning(upgraded: FakeDaemon, nvml: FakeDriver) -> None:
     nvml.refused_cards = ("card 1 (NVIDIA GB10): it has no memory of its own",)
     assert nvml.refused_cards[0] in status_row(upgraded)["warnings"]
+
+
+@pytest.mark.parametrize("name", ["7", "GPU-GB10"])
+def test_a_request_for_a_card_with_unified_memory_gets_the_reason(
+    upgraded: FakeDaemon, nvml: FakeDriver, name: str
+) -> None:
+    why = "card 7 (NVIDIA GB10): it has no memory of its own"
+    card: Any = {"index": 7, "uuid": "GPU-gb10", "schedulable_reason": why}
+    nvml.unified_cards = (card,)
+    assert status_row(upgraded)["unified_cards"] == [card]
+    with pytest.raises(NoSuchCard, match=f"^{re.escape(why)}$"):
+        opened(upgraded, memory="1GiB", devices=name)
+    assert opened(upgraded, memory="1GiB")["key"]  # of the other card
+    assert upgraded.node.driver is not None
+    upgraded.node.driver = replace(upgraded.node.driver, cards=())
+    with pytest.raises(NoSuchCard, match=f"^{re.escape(why)}$"):
+        opened(upgraded, memory="1GiB")
 
 
 def test_a_new_driver_with_its_module_is_loaded_and_used(
