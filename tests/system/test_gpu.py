@@ -86,27 +86,62 @@ cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(memGetInfo=memGetInfo
 """
 
 
+#: As much of llama.cpp, and of ComfyUI by another name, as the section uses, on the same driver.
+PROGRAM = """#!{python}
+import sys
+sys.path.insert(0, {folder!r})
+from cupy import empty, memGetInfo
+free, total = (size >> 20 for size in memGetInfo())
+if "--list-devices" in sys.argv:
+    print("Available devices:")
+    print(f"  CUDA0: NVIDIA H200 ({{total}} MiB, {{free}} MiB free)")
+elif "-c" in sys.argv:
+    try:
+        empty(1 << 60, "uint8")
+    except MemoryError:
+        sys.exit("llama_kv_cache: cudaMalloc failed: out of memory")
+elif "--quick-test-for-ci" in sys.argv:
+    print(f"Total VRAM {{total}} MB, total RAM 1 MB", "Device: cuda:0 NVIDIA H200", sep=chr(10))
+else:
+    print("abcd")
+"""
+
+
+def claims(name: str) -> tuple[str, ...]:
+    same, refused = "the result is that without gpushare", "out of memory at the quota"
+    return f"{name} starts", f"{name}: {same}", f"{name} sees its quota", f"{name}: {refused}"
+
+
 def test_an_application_is_judged_by_its_quota(tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text(CUPY)
+    for program in ("llama-cli", "main.py"):
+        text = PROGRAM.format(python=sys.executable, folder=str(tmp_path))
+        (tmp_path / program).write_text(text)
+        (tmp_path / program).chmod(0o755)
     cards, out = simulator.create(tmp_path / "cards"), tmp_path / "report.md"
     libraries = str(device_file.libraries())
     command = [sys.executable, "-m", "tools.gpu", "applications", "--driver", libraries]
     done = subprocess.run(
         [*command, "--out", str(out)],
         cwd=ROOT,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(tmp_path), **cards.env},
+        env={
+            "PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONPATH": str(tmp_path),
+            "LLAMA_MODEL": "a.gguf",
+            "COMFYUI": str(tmp_path),
+            **cards.env,
+        },
         capture_output=True,
         text=True,
         check=False,
     )
     (section,) = json.loads(out.with_suffix(".json").read_text())["sections"]
     held = {row["name"]: row["held"] for row in section["rows"] if not row["missing"]}
-    assert held == {
-        "CuPy starts": True,
-        "CuPy: the result is that without gpushare": True,
-        "CuPy sees its quota": True,
-        "CuPy: out of memory at the quota": True,
-    }, done.stdout
+    expected = (*claims("CuPy"), *claims("llama.cpp"), *claims("ComfyUI")[:3])
+    assert held == dict.fromkeys(expected, True), done.stdout
+    missing = {row["name"]: row["missing"] for row in section["rows"] if row["missing"]}
+    assert {"vLLM", "SGLang", "NCCL"} <= missing.keys()
+    assert all(why.startswith("not installed: ") for why in missing.values()), missing
 
 
 def test_a_section_that_goes_on_for_ever_is_cut_short(
