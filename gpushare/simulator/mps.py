@@ -178,10 +178,11 @@ def main() -> int:
         Path("/proc/self/comm").write_text("nvidia-cuda-mps-server")  # as the driver lists it
         StandIn(pipes).run()
         return 0
+    name = next((name for name in reversed(_SOCKETS) if (pipes / name).exists()), "control")
     for command in sys.stdin:
         answer = ""
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.connect(str(pipes / "control_privileged"))
+            connection.connect(str(pipes / name))
             connection.send(command.encode())
             answer = connection.recv(1 << 20).decode()
         if not answer:

@@ -33,6 +33,12 @@ LIMIT = 2 * GIB
 SECONDS = 30.0
 ERROR_SECONDS = 10.0
 USER = 65534  # nobody
+COMMANDS = (
+    "set_default_active_thread_percentage 100",
+    "set_active_thread_percentage {server} 100",
+    "terminate_client {server} {pid}",
+    "shutdown_server {server}",
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,8 @@ class RunningMps:
         return self.command("get_server_list")
 
     @contextmanager
-    def client(self, **env: str) -> Iterator[Child]:
-        """Start a program that finds the daemon, unless `env` says otherwise."""
+    def client(self, *under: str, **env: str) -> Iterator[Child]:
+        """Start a program that finds the daemon, unless `env` says otherwise; `under` runs it."""
         program = self.control.program
         folders = {
             "CUDA_MPS_PIPE_DIRECTORY": str(program.pipe_folder),
@@ -61,7 +67,7 @@ class RunningMps:
         }
         merged = environment(self.driver.env, folders, env)
         argv = child("tried", str(self.driver.cuda), self.driver.uuid)
-        with Child("mps", argv, merged) as started:
+        with Child("mps", [*under, *argv], merged) as started:
             started.start()
             yield started
 
@@ -78,6 +84,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
         _wrong_entries,
         _containers,
         _commands,
+        _folder,
         _lists,
         _no_daemon,
         _fault,
@@ -212,10 +219,19 @@ def _containers(mps: RunningMps) -> Iterator[ReportRow]:
         yield ReportRow.claim("the largest container cannot raise its limits", held, (seen, free))
 
 
+@contextmanager
+def _control_alone(mps: RunningMps) -> Iterator[str]:
+    """Yield a pipe folder as a container's: it has a hard link to `control`, and nothing else."""
+    pipe = mps.control.program.pipe_folder
+    with tempfile.TemporaryDirectory(dir=pipe.parent) as folder:
+        Path(folder, "control").hardlink_to(pipe / "control")
+        Path(folder).chmod(0o555)
+        yield folder
+
+
 def _commands(mps: RunningMps) -> Iterator[ReportRow]:
-    """Whether a container can change limits through the folder that it has."""
+    """What a container can change through the folder that it has, while it is the only client."""
     mps.control.enforce([TenantLimits(LIMIT, 50)])
-    program = mps.control.program
     under: dict[str, list[str]] = {"root": []}
     setpriv = shutil.which("setpriv")
     if setpriv and os.geteuid() == 0:
@@ -223,19 +239,48 @@ def _commands(mps: RunningMps) -> Iterator[ReportRow]:
         if "GPUSHARE_SIM_DEVICE" in os.environ:
             # A simulated driver can lie in root's folder. Then permissions show nothing.
             under["another user"] += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    for name, prefix in under.items():
-        done = subprocess.run(
-            [*prefix, str(program.program)],
-            input="set_default_active_thread_percentage 100\n",
-            env=program.environment(),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        said = " ".join((done.stdout + done.stderr).split()) or f"exit status {done.returncode}"
+    with _control_alone(mps) as folder:
+        for name, prefix in under.items():
+            try:
+                yield from _commanded(mps, name, prefix, folder)
+            except ProbeFailed as error:  # this checkout may be in root's folder
+                yield ReportRow(name, missing=str(error))
+
+
+def _commanded(mps: RunningMps, name: str, prefix: list[str], folder: str) -> Iterator[ReportRow]:
+    program = mps.control.program
+    with mps.client(*prefix, CUDA_MPS_PIPE_DIRECTORY=folder) as client:
+        pid, server = client.ask("begin").get("pid", 0), mps.server
+        for command in COMMANDS:
+            done = subprocess.run(
+                [*prefix, str(program.program)],
+                input=command.format(server=server, pid=pid) + "\n",
+                env={**program.environment(), "CUDA_MPS_PIPE_DIRECTORY": folder},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            said = " ".join((done.stdout + done.stderr).split())
+            shown = said or f"exit status {done.returncode}"
+            yield ReportRow(f"{name}, by control: {command.format(server='S', pid='P')}", shown)
         left = mps.command("get_default_active_thread_percentage")
-        yield ReportRow(f"{name} sets 100 % through the container's folder", said, detail=(left,))
+        yield ReportRow(f"{name}: the default percentage then", left)
+        yield ReportRow(f"{name}: its client then", str(client.ask("synchronize")["name"]))
+
+
+def _folder(mps: RunningMps) -> Iterator[ReportRow]:
+    """What a client uses of the pipe folder, and beside it, once a server runs."""
+    with mps.client() as first, _control_alone(mps) as folder:
+        first.ask("begin")
+        names = sorted(path.name for path in mps.control.program.pipe_folder.iterdir())
+        yield ReportRow("the pipe folder once a server runs", ", ".join(names))
+        with mps.client(CUDA_MPS_PIPE_DIRECTORY=folder) as client:
+            found = client.ask("begin")
+            served = not found["code"] and client.ask("attribute")["in_mps"] == 1
+            yield ReportRow.claim("a client needs no more of it than control", served, found)
+            files = ", ".join(client.ask("opened")["files"])
+            yield ReportRow("a client has open or mapped", files or "nothing")
 
 
 def _lists(mps: RunningMps) -> Iterator[ReportRow]:

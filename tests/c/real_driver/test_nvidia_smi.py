@@ -39,6 +39,8 @@ def test_nvidia_smi_ends_alike_in_a_share(
 
 def test_the_section_nodes_sees_what_the_library_makes(real_driver: RealDriver) -> None:
     env = {"LD_LIBRARY_PATH": str(real_driver.libraries)}
-    driver: Any = SimpleNamespace(cuda=real_driver.libraries / "libcuda.so.1", env=env)
-    (row,) = nodes.rows(driver)
-    assert row.value == "/dev/nvidiactl"
+    cuda = real_driver.libraries / "libcuda.so.1"
+    driver: Any = SimpleNamespace(cuda=cuda, env=env, uuid="GPU-0")
+    made = {row.value for row in nodes.rows(driver) if row.name.endswith(": made")}
+    before = f"/dev/shm/{nodes.SHARED} (-rw-r--r-- nobody)"
+    assert made == {"/dev/nvidiactl", f"/dev/nvidiactl, {before}"}

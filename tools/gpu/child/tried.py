@@ -12,7 +12,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
+from collections.abc import Callable
 from ctypes import byref, c_size_t, c_uint64
+from pathlib import Path
 
 import pynvml
 
@@ -24,6 +27,11 @@ LISTS = {
     "compute": "nvmlDeviceGetComputeRunningProcesses",
     "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
 }
+#: Of a kernel: what it takes on the simulated card, and how many rounds it has on a real one.
+ROUND_NS, ROUNDS = 1_000_000, 100_000
+COPIED = c_size_t(64 << 20)
+#: Where the files of the driver lie that are none of its libraries.
+PLACES = ("/dev/nvidia", "/dev/shm/", "/tmp/nvidia")
 
 
 class TriedProgram:
@@ -66,6 +74,42 @@ class TriedProgram:
         """Run a kernel that faults."""
         self._of_context().launch(self._of_context().function("trap"), ())
         return self.synchronize()
+
+    def opened(self) -> Answer:
+        """Return the driver's nodes, and files in shared memory, that are open or mapped here."""
+        links = (str(link.resolve()) for link in Path("/proc/self/fd").iterdir())
+        words = {*Path("/proc/self/maps").read_text().split(), *links}
+        return {"files": sorted(word for word in words if word.startswith(PLACES))}
+
+    def busy(self, work: str, seconds: str) -> Answer:
+        """Run kernels, or copy, for so long; return the largest figure that NVML has of anybody."""
+        pynvml.nvmlInit()
+        card = pynvml.nvmlDeviceGetHandleByUUID(self._uuid)
+        run = getattr(self, f"_{work}")()
+        begun, until = time.time_ns() // 1000, time.monotonic() + float(seconds)
+        while time.monotonic() < until:
+            run()
+            self._of_context().synchronize()
+        samples = pynvml.nvmlDeviceGetProcessUtilization(card, begun)
+        return {"smUtil": max(sample.smUtil for sample in samples)}
+
+    def _kernels(self) -> Callable[[], None]:
+        cuda = self._of_context()
+        function, result = cuda.function("work"), cuda.allocate(8)
+        blocks = 2 * cuda.multiprocessors
+        return lambda: cuda.launch(function, (ROUND_NS, ROUNDS, result), blocks, 256)
+
+    def _copies(self) -> Callable[[], None]:
+        """Copy from and to memory of the host that the card can read by itself."""
+        cuda, host = self._of_context(), ctypes.c_void_p()
+        cuda.call("cuMemAllocHost_v2", byref(host), COPIED)
+        there = c_uint64(cuda.allocate(COPIED.value))
+
+        def copy() -> None:
+            cuda.call("cuMemcpyHtoDAsync_v2", there, host, COPIED, None)
+            cuda.call("cuMemcpyDtoHAsync_v2", host, there, COPIED, None)
+
+        return copy
 
     def listed(self) -> Answer:
         """Return what NVML has of the card: bytes by PID, by the kind of list."""
