@@ -33,6 +33,14 @@ static void refuse(const struct spec *spec, const char *why, const char *what_to
 		what_to_do);
 }
 
+/* Whether the daemon denied what was requested, and did not fail: it is not granted, or names a
+ * card that does not exist. */
+static bool is_denial(enum client_result result, const struct reply *reply)
+{
+	return result == CLIENT_REFUSED &&
+	       (strcmp(reply->code, "refused") == 0 || strcmp(reply->code, "not-found") == 0);
+}
+
 /* Whether to go on to the low-level runtime after the daemon's answer. */
 static bool judge(const struct spec *spec, const struct config *config, enum client_result result,
 	const struct reply *reply)
@@ -43,8 +51,7 @@ static bool judge(const struct spec *spec, const struct config *config, enum cli
 		return true;
 	/* Only an image's variable: whatever kept the daemon from answering, the container starts
 	 * without a GPU. Only a node whose defaults make a quota of it refuses. */
-	if (spec->marker == MARKER_WEAK &&
-		!(result == CLIENT_REFUSED && strcmp(reply->code, "refused") == 0))
+	if (spec->marker == MARKER_WEAK && !is_denial(result, reply))
 		return true;
 	if (result == CLIENT_REFUSED) {
 		log_error("%s", reply->message);

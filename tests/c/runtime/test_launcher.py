@@ -208,7 +208,13 @@ def test_a_tenants_text_moves_no_cursor(place: LauncherBundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"), [("refused", REFUSED), ("forbidden", EXECUTED), ("error", EXECUTED)]
+    ("code", "status"),
+    [
+        ("refused", REFUSED),
+        ("not-found", REFUSED),  # a card
+        ("forbidden", EXECUTED),
+        ("failed", EXECUTED),
+    ],
 )
 def test_an_images_request_is_refused_only_where_it_is_a_quota(
     place: LauncherBundle, code: str, status: int
