@@ -508,15 +508,9 @@ def control_socket() -> Iterator[str]:
     yield from table(head, [_operation(row) for row in OPERATIONS.values()])
     yield "## Limits"
     yield ""
-    own = [name for name in vars(protocol) if name.isupper() and name != "TYPE_CHECKING"]
-    limits = [name for name in own if not name.startswith("CODE_")]
+    limits = [name for name in vars(protocol) if name.isupper() and name != "TYPE_CHECKING"]
     rows = [(f"`{name}`", str(getattr(protocol, name))) for name in limits]
     yield from table(("name", "value"), rows)
-    yield "## Refusal codes"
-    yield ""
-    source = inspect.getsource(protocol)
-    codes = re.findall(r'^CODE_\w+: Final = "([\w-]+)"  # (.*)$', source, re.MULTILINE)
-    yield from table(("code", "meaning"), [(f"`{code}`", said) for code, said in codes])
     yield "## Reply types"
     yield ""
     for module in SHAPES:

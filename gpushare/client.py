@@ -73,7 +73,7 @@ class BadRequest(UserError):
 
 
 class DaemonError(UserError):
-    """The daemon failed, or its reply is not valid in this protocol."""
+    """The daemon or its driver failed, a file of it has an error, or its reply is not valid."""
 
 
 class Client(ClientOperations):
@@ -237,19 +237,19 @@ def _final(message: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
     if message.get("ok") is True:
         return message
     text = str(message.get("error", message))
-    code = message.get("code")
+    code = next((one for one in ErrorCode if one.text == message.get("code")), ErrorCode.FAILED)
     about = {part: message.get(part) for part in ("key", "value", "fix")}
-    if code == protocol.CODE_REFUSED:
+    if code is ErrorCode.REFUSED:
         raise RequestRefused(text, **about)
-    if code == protocol.CODE_FORBIDDEN:
-        raise RequestRefused(text, code=ErrorCode.FORBIDDEN, fix="Use sudo.")
-    if code == protocol.CODE_INVALID:
+    if code is ErrorCode.FORBIDDEN:
+        raise RequestRefused(text, code=code, fix="Use sudo.")
+    if code is ErrorCode.USAGE:
         raise BadRequest(text)
-    if code == protocol.CODE_NOT_FOUND:
+    if code is ErrorCode.NOT_FOUND:
         candidates = [str(name) for name in message.get("candidates", [])]
         key = str(message.get("key", "name"))
         raise UnknownTenant(text, candidates, key=key, value=fields.get(key))
-    raise DaemonError(text)
+    raise DaemonError(text, code=code)
 
 
 def _too_long(fields: Mapping[str, Any], limit: int) -> BadRequest:

@@ -13,7 +13,7 @@ from gpushare.cli.run_state import timeout_option
 from gpushare.cli.set import QuotaValue
 from gpushare.cli.status import available, colour
 from gpushare.cli.text import count, printable, table, terminal_table
-from gpushare.client import RequestRefused, UnknownTenant
+from gpushare.client import DaemonError, RequestRefused, UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.quota.keys import KEYS, is_beginning, is_card
 from gpushare.quota.size import format_size
@@ -214,54 +214,54 @@ def drain(
     card, or refused. Ctrl-C ends only the wait: the card stays cordoned until `gpushare card
     uncordon`.
 
-    If a container cannot be moved or stopped, the others still are, and the exit status is 3.
+    If a container cannot be moved or stopped, the others still are, and the exit status is 3, or 1
+    if the driver failed with it.
     """
     client = session.client
     cordoned = client.cordon(card, reason)
     tenants = list(_on(cordoned, client))
     why = reason or f"draining card {cordoned['index']}"
-    refused: list[TenantStatus] = []
+    statuses: list[int] = []
     if move:
-        refused = [tenant for tenant in tenants if not _moved(tenant, cordoned, why, session)]
+        statuses = [_moved(tenant, cordoned, why, session) for tenant in tenants]
         tenants = list(_on(cordoned, client))
     if stop:
-        refused = [one for one in tenants if not _stopped(one, timeout, why, session)]
+        statuses = [_stopped(one, timeout, why, session) for one in tenants]
     if wait:
         tenants = _waited(cordoned, tenants, session)
     session.show({"card": cordoned, "tenants": tenants}, lambda: _text(cordoned, tenants))
-    if refused:
-        click.get_current_context().exit(ExitStatus.REFUSED)
+    click.get_current_context().exit(max(statuses, default=0))
 
 
-def _moved(tenant: TenantStatus, card: CardRow, why: str, session: Session) -> bool:
-    """Move a tenant to the first card that takes it; whether one did, and report why none did."""
-    last: RequestRefused | None = None
+def _moved(tenant: TenantStatus, card: CardRow, why: str, session: Session) -> int:
+    """Move a tenant to the first card that takes it; report why none did. Return the status."""
+    last: UserError | None = None
     for other in session.client.cards():
         if other["uuid"] == card["uuid"] or other["cordoned"]:
             continue
         try:
             session.client.move(tenant["key"], other["uuid"], why)
-        except RequestRefused as error:
+        except (RequestRefused, DaemonError) as error:
             last = error
         except UnknownTenant:  # it has exited
-            return True
+            return 0
         else:
-            return True
+            return 0
     name, index = tenant["name"], card["index"]
-    session.report(
+    return session.report(
         last or RequestRefused(f"{name} cannot be moved: there is no card besides card {index}")
     )
-    return False
 
 
-def _stopped(tenant: TenantStatus, timeout: int, why: str, session: Session) -> bool:
-    """Stop a tenant; return whether that was possible, and report the reason if not."""
+def _stopped(tenant: TenantStatus, timeout: int, why: str, session: Session) -> int:
+    """Stop a tenant; report the reason if that is not possible. Return the status."""
     try:
         session.client.stop(tenant["key"], "TERM", timeout, why)
-    except (RequestRefused, UnknownTenant) as error:  # UnknownTenant: it has exited already
+    except UnknownTenant as error:  # it has exited already
         session.report(error)
-        return isinstance(error, UnknownTenant)
-    return True
+    except (RequestRefused, DaemonError) as error:
+        return session.report(error)
+    return 0
 
 
 def _on(card: CardRow, client: Client) -> Iterator[TenantStatus]:

@@ -389,7 +389,7 @@ def for_each_container(
     for container in dict.fromkeys(containers):
         try:
             tenants.append(ask(container))
-        except (RequestRefused, UnknownTenant) as error:
+        except (RequestRefused, UnknownTenant, DaemonError) as error:
             status = max(status, session.report(error))
     if tenants or session.json:
         session.show(tenants, lambda: "\n".join(map(line, tenants)))

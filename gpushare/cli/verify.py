@@ -104,7 +104,8 @@ def command(
     cards = [card for card in session.client.cards() if (card["mode"] == "mps") == mps]
     if not cards:
         what = "card in MPS mode" if mps else "card"
-        raise UserError(f"there is no {what} to test. To find the cause, run gpushare doctor.")
+        text = f"there is no {what} to test. To find the cause, run gpushare doctor."
+        raise UserError(text, code=ErrorCode.NOT_FOUND)
     time_scale = session.client.status()["time_scale"]
     trial = None if percent is None else _trial(cards, percent, time_scale, single=single)
     with reported(session, way) as (engine, report):
@@ -164,7 +165,8 @@ def _trial(cards: list[CardRow], percent: int, time_scale: float, *, single: boo
     fit = [card for card in cards if not reasons[card["index"]]]
     if not fit:
         reason = "; ".join(f"card {index} {text}" for index, text in reasons.items() if text)
-        raise UserError(f"no card can be used to test {percent} % of its compute: {reason}")
+        text = f"no card can be used to test {percent} % of its compute: {reason}"
+        raise UserError(text, code=ErrorCode.REFUSED)
     card = min(
         fit, key=lambda one: (one["utilization"] or 0, one["tenants"], -one["available_bytes"])
     )
@@ -232,7 +234,8 @@ def _sizes(available_bytes: int, cores_available: int) -> Sizes:
         return Sizes(small_cores=small_cores, large_cores=large_cores)
     unit = available_bytes // 8 // (256 * MIB) * 256 * MIB
     if unit < 512 * MIB:
-        raise UserError("verify requires a card with 4 GiB available. See gpushare ls.")
+        text = "verify requires a card with 4 GiB available. See gpushare ls."
+        raise UserError(text, code=ErrorCode.REFUSED)
     return Sizes(2 * unit, 4 * unit, 3 * unit, small_cores, large_cores)
 
 
@@ -284,7 +287,7 @@ def _unused_card(cards: list[CardRow], wanted: int | None) -> int:
     unused = [index for index, text in reasons.items() if not text]
     if not unused:
         reason = "; ".join(f"card {index} {text}" for index, text in reasons.items())
-        raise UserError(f"the test requires an unused card: {reason}")
+        raise UserError(f"the test requires an unused card: {reason}", code=ErrorCode.REFUSED)
     return unused[0]
 
 

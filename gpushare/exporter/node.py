@@ -162,8 +162,8 @@ CARD_FAMILIES: Final = (
 )
 
 
-#: The refusal codes of gpushare/protocol, and `late`: the client had given up.
-CODES: Final = ("refused", "invalid", "not-found", "forbidden", "internal", "late")
+#: The codes of refusals (gpushare/errors.py), and `late`: the client had given up.
+CODES: Final = ("refused", "usage", "not-found", "forbidden", "failed", "internal", "late")
 _BOUNDS: Final = (*(repr(float(bound)) for bound in BOUNDS), "+Inf")
 
 

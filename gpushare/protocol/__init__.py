@@ -6,10 +6,12 @@ most `MAX_REQUEST_BYTES`, or `MAX_ROOT_REQUEST_BYTES` from root, a reply packet 
 `MAX_REPLY_BYTES`. The daemon answers `{"ack": true}` at once, or `{"starting": true}` and the
 acknowledgement when it is ready (within `START_SECONDS`), then any number of `{"row": {...}}`, then
 one final `{"ok": true, ...}` or `{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`.
-While other requests are before it, the daemon repeats the acknowledgement every two seconds, for at
-most `START_SECONDS`, and `REPLY_SECONDS` begin anew with each. It also does so while other
-containers are evicted for a create, likewise, and during evict, restore and move, which take as
-long as their copy does. The C side of the same is `runtime/client.c`.
+The codes are those of the commands' errors (gpushare/errors.py, exit-status.md): `refused` has the
+`key`, `value` and `fix` of a bad value, `not-found` the `key` of what does not exist, and
+`candidates`. While other requests are before it, the daemon repeats the acknowledgement every two
+seconds, for at most `START_SECONDS`, and `REPLY_SECONDS` begin anew with each. It also does so
+while other containers are evicted for a create, likewise, and during evict, restore and move, which
+take as long as their copy does. The C side of the same is `runtime/client.c`.
 
 A client without an acknowledgement gives up once the daemon has not served any client for
 `ACK_SECONDS`. The daemon sets the modification time of its socket while it serves clients.
@@ -73,12 +75,6 @@ SET_FIELDS: Final = (
 #: Signals that `stop` may send to a container's first process; KILL kills all processes at once.
 STOP_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
 STOP_TIMEOUT_MAX_SECONDS: Final = 3600
-
-CODE_REFUSED: Final = "refused"  # no room, bad key, bad value: then with `key`, `value` and `fix`
-CODE_INVALID: Final = "invalid"  # the request itself is malformed
-CODE_NOT_FOUND: Final = "not-found"  # no such tenant, card or ticket (`key`); see `candidates`
-CODE_FORBIDDEN: Final = "forbidden"  # not allowed for this caller
-CODE_INTERNAL: Final = "internal"  # the daemon failed
 
 
 class ProtocolError(ValueError):

@@ -12,7 +12,7 @@ import pytest
 from gpushare.config import QueueLimits
 from gpushare.daemon.lifecycle.queue import CANCELLED, EXPIRED, STARTED, TIMED_OUT, TicketNotFound
 from gpushare.daemon.service.control_server import refusal_packet
-from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.errors import ErrorCode
 
 from .node import StoryNode, node
 
@@ -92,7 +92,7 @@ def test_who_is_cancelled_leaves_the_list_and_its_place_to_the_next(one: StoryNo
         second.cancel()
     packet = refusal_packet(caught.value)
     assert packet is not None
-    assert (packet["code"], packet["key"]) == (CODE_NOT_FOUND, "ticket")
+    assert (packet["code"], packet["key"]) == (ErrorCode.NOT_FOUND.text, "ticket")
 
 
 @pytest.mark.parametrize("cause", ROOM)

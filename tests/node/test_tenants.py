@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service.control_server import refusal_packet
-from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.errors import ErrorCode
 
 from .node import StoryNode, node
 
@@ -43,7 +43,10 @@ def test_it_moves_to_no_card_that_does_not_exist(tmp_path: Path) -> None:
             one.ask("move", name="a", card="7")
     packet = refusal_packet(caught.value)
     assert packet is not None
-    assert (packet["code"], packet["key"]) == (CODE_NOT_FOUND, "card")  # as `card drain 7`
+    assert (packet["code"], packet["key"]) == (
+        ErrorCode.NOT_FOUND.text,
+        "card",
+    )  # as `card drain 7`
 
 
 def quota(one: StoryNode) -> int:

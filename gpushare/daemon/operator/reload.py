@@ -27,6 +27,7 @@ from gpushare.host import init_system
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.node_settings import NODE_SETTINGS, POLICY, NodeSetting
 from gpushare.quota.request_policy import RequestPolicy
+from gpushare.settings import ConfigError
 
 #: The keys of the file that fields of Config, and of its terms, are, where they have other names.
 _KEYS: Final = {
@@ -49,6 +50,10 @@ class NotReloaded(UserError):
     """The file cannot take effect; the values that were read before remain."""
 
 
+class InvalidFile(NotReloaded):
+    """Because the file has an error."""
+
+
 class NoSuchGroup(UserError):
     """`read_group` names a group that this machine does not have."""
 
@@ -68,7 +73,8 @@ def reload_config(state: DaemonState) -> list[str]:
             f"gpushare.yaml was rejected, the previous configuration remains in effect: {error}"
         )
         log("config-rejected", "error", error=str(error))
-        raise NotReloaded(state.node.config_fault) from error
+        kind = InvalidFile if isinstance(error, ConfigError) else NotReloaded
+        raise kind(state.node.config_fault) from error
     state.node.config, state.node.config_fault = new, ""
     log("config-reloaded", changed=changed)
     if "system_reserved" in changed and state.node.driver is not None:

@@ -31,15 +31,18 @@ from typing import Any, Final, Literal
 from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool, credentials
+from gpushare.daemon.eviction.steps import EvictionFailed, NotLocked
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
 from gpushare.daemon.lifecycle.queue import TicketNotFound
+from gpushare.daemon.lifecycle.scheduled import UnknownClaim
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.operator.reload import InvalidFile
 from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.oci.bounded_read import parse_object
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
@@ -162,16 +165,22 @@ def reply(fields: Mapping[str, Any] | None = None) -> ControlReply:
 
 
 #: What is not there, if it is no container.
-_NOT_FOUND: Final[Mapping[type[Exception], str]] = {NoSuchCard: "card", TicketNotFound: "ticket"}
+_NOT_FOUND: Final[Mapping[type[Exception], str]] = {
+    NoSuchCard: "card",
+    TicketNotFound: "ticket",
+    UnknownClaim: "uid",
+}
 #: The first that an error is one of says its code, and that the exit status (gpushare/errors.py).
 #: A spec that cannot be read contains no request: a container that has only a weak marker starts
 #: without a GPU (runtime/launcher.c, judge).
 _CODES: Final = (
-    (protocol.CODE_NOT_FOUND, (TenantNotFound, ReservationNotFound, *_NOT_FOUND)),
-    (protocol.CODE_FORBIDDEN, (Forbidden,)),
-    (protocol.CODE_INVALID, (MalformedRequest, protocol.ProtocolError)),
-    (protocol.CODE_REFUSED, (QuotaError, UserError)),
-    (protocol.CODE_INTERNAL, (SpecError, CdiError, OSError)),
+    (ErrorCode.NOT_FOUND, (TenantNotFound, ReservationNotFound, *_NOT_FOUND)),
+    (ErrorCode.FORBIDDEN, (Forbidden,)),
+    (ErrorCode.USAGE, (MalformedRequest, protocol.ProtocolError)),
+    (ErrorCode.INVALID, (InvalidFile,)),
+    (ErrorCode.REFUSED, (QuotaError, NotLocked)),
+    (ErrorCode.FAILED, (EvictionFailed, SpecError, CdiError, OSError)),
+    (ErrorCode.REFUSED, (UserError,)),
 )
 
 
@@ -181,7 +190,7 @@ def refusal_packet(error: Exception) -> dict[str, Any] | None:
     if code is None:
         return None
     text, about = str(error), dict[str, Any]()
-    if code == protocol.CODE_NOT_FOUND:
+    if code is ErrorCode.NOT_FOUND:
         key = _NOT_FOUND.get(type(error), "name")
         about = {"key": key, "candidates": getattr(error, "candidates", [])}
     elif isinstance(error, QuotaError):
@@ -189,7 +198,7 @@ def refusal_packet(error: Exception) -> dict[str, Any] | None:
         about = {"key": error.where[:_MOST_SHOWN], "value": value, "fix": error.fix[:_MOST_SHOWN]}
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename or 'gpushared'}: {error.strerror}"
-    return {"ok": False, "code": code, "error": text[:4000], **about}
+    return {"ok": False, "code": code.text, "error": text[:4000], **about}
 
 
 @dataclass(eq=False)
@@ -272,9 +281,7 @@ _TOO_MANY: Final = (
     "user {uid} has sent too many requests. Send at most 20 a second, or 50 that only read"
 )
 #: Codes of refusals that say nothing of this node: the caller may not ask, or asked nonsense.
-_CALLERS_FAULT: Final = frozenset(
-    {protocol.CODE_FORBIDDEN, protocol.CODE_INVALID, protocol.CODE_NOT_FOUND}
-)
+_CALLERS_FAULT: Final = frozenset({"forbidden", "usage", "not-found"})
 
 
 class ControlServer:
@@ -403,7 +410,7 @@ class ControlServer:
             return False
         except Forbidden as error:
             _log_caller(request, str(error))
-            self._refuse(connection, str(error), protocol.CODE_FORBIDDEN)
+            self._refuse(connection, str(error), ErrorCode.FORBIDDEN)
             return False
         row = operation.row
         if row.thread == "main":
@@ -413,7 +420,7 @@ class ControlServer:
         allowances = self._changes if row.changes else self._reads
         if uid and not allowances.take(self._state.node.users.title(uid), begun):
             count_event("caller-refused")
-            self._refuse(connection, _TOO_MANY.format(uid=uid), protocol.CODE_REFUSED)
+            self._refuse(connection, _TOO_MANY.format(uid=uid), ErrorCode.REFUSED)
             return False
         connection.busy = connection.queued = True
         connection.deadline = begun + protocol.START_SECONDS
@@ -482,8 +489,8 @@ class ControlServer:
         connection.outgoing.extend(packets)
         self._flush(connection)
 
-    def _refuse(self, connection: Connection, text: str, code: str = protocol.CODE_INVALID) -> None:
-        self._send(connection, {"ok": False, "code": code, "error": text[:2000]})
+    def _refuse(self, connection: Connection, text: str, code: ErrorCode = ErrorCode.USAGE) -> None:
+        self._send(connection, {"ok": False, "code": code.text, "error": text[:2000]})
         if not connection.outgoing:
             self._close(connection)
 
@@ -532,7 +539,7 @@ def _failed(request: ControlRequest, error: Exception, row: Operation) -> dict[s
         uid = request.peer.uid
         log("request-failed", "error", op=row.name, uid=uid, traceback=traceback.format_exc())
         text = f"gpushared failed ({type(error).__name__}); see its log: journalctl -u gpushared"
-        return {"ok": False, "code": protocol.CODE_INTERNAL, "error": text}
+        return {"ok": False, "code": ErrorCode.INTERNAL.text, "error": text}
     if refusal["code"] in _CALLERS_FAULT and not request.peer.is_root:
         _log_caller(request, refusal["error"])
     elif row.logs_refusal:

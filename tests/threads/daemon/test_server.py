@@ -39,6 +39,7 @@ from gpushare.daemon.service.control_server import (
 )
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
+from gpushare.errors import ErrorCode
 from gpushare.protocol import operations as table
 from tests.descriptors import open_count
 from tests.system.waiting import wait_until
@@ -197,7 +198,7 @@ def test_a_bad_request_is_refused_and_the_daemon_goes_on(
         if reply == {"ack": True}:
             reply = caller.receive()
         assert reply is not None
-        assert (reply["ok"], reply["code"]) == (False, protocol.CODE_INVALID)
+        assert (reply["ok"], reply["code"]) == (False, ErrorCode.USAGE.text)
         assert error in reply["error"]
     assert ask(path, {"op": "status"})["ok"]
 
@@ -272,7 +273,7 @@ def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
 
     with operation("fail", fail):
         reply = ask(path, {"op": "fail"})
-    assert (reply["ok"], reply["code"]) == (False, protocol.CODE_INTERNAL)
+    assert (reply["ok"], reply["code"]) == (False, ErrorCode.INTERNAL.text)
     assert "ZeroDivisionError" in reply["error"]
     assert ask(path, {"op": "status"})["ok"]
 
@@ -356,7 +357,7 @@ def test_too_many_changes_of_a_user_are_refused_and_no_one_elses(
         monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
         answers = [ask(path, {"op": "note"}) for _ in range(12)]
         assert [reply["ok"] for reply in answers] == [True] * 8 + [False] * 4
-        assert answers[-1]["code"] == protocol.CODE_REFUSED
+        assert answers[-1]["code"] == ErrorCode.REFUSED.text
         assert "user 12345 has sent too many requests" in answers[-1]["error"]
         assert ask(path, {"op": "status"})["ok"]
         monkeypatch.setattr(control_server, "Peer", lambda *_: Peer(os.getpid(), 0))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpushare import client, protocol, wait_policy
+from gpushare.errors import ErrorCode
 
 Reply = dict[str, Any]
 
@@ -79,7 +80,7 @@ class AnsweringDaemon:
         self.asked(request)
         if not self.acknowledge:
             return []
-        invalid = refusal(protocol.CODE_INVALID, "op is not one of those of this version")
+        invalid = refusal(ErrorCode.USAGE, "op is not one of those of this version")
         try:
             return [{"ack": True}, *self.answers[request["op"]]]
         except KeyError:  # as a daemon of an earlier version
@@ -130,6 +131,6 @@ def rows(*found: object) -> list[Reply]:
     return [*({"row": row} for row in found), {"ok": True}]
 
 
-def refusal(code: str, error: str, **more: Any) -> list[Reply]:
+def refusal(code: ErrorCode, error: str, **more: Any) -> list[Reply]:
     """Return the one reply that says no."""
-    return [{"ok": False, "code": code, "error": error, **more}]
+    return [{"ok": False, "code": code.text, "error": error, **more}]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli.run import EngineRequest, engine_request, with_ticket
-from gpushare.errors import ExitStatus
-from gpushare.protocol import CODE_INTERNAL
+from gpushare.errors import ErrorCode, ExitStatus
 
 from .conftest import CARD, Cli, tenant
 from .fake_daemon import AnsweringDaemon, refusal, rows
@@ -67,13 +66,16 @@ def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
     assert [one["op"] for one in daemon.requests].count("card-uncordon") == 0
 
 
-def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, cli: Cli) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.REFUSED, ErrorCode.FAILED])
+def test_a_drain_moves_to_the_next_card_that_takes_it(
+    daemon: AnsweringDaemon, cli: Cli, code: ErrorCode
+) -> None:
     other = {**CARD, "index": 1, "uuid": "GPU-1"}
     daemon.answers["cards"] = rows({**CARD, "cordoned": True}, other)
     daemon.answers["tenants"] = rows(tenant("train", 1, 4))
-    daemon.answers["move"] = refusal("refused", "train cannot be moved to card 1: no device node")
+    daemon.answers["move"] = refusal(code, "train cannot be moved to card 1: no device node")
     result = cli("card", "drain", "0", "--move")
-    assert result.exit_code == 3
+    assert result.exit_code == code.status
     assert "no device node" in result.output
     assert [one["card"] for one in daemon.requests if one["op"] == "move"] == ["GPU-1"]
 
@@ -81,7 +83,7 @@ def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, c
 def test_a_gpushared_that_restarts_is_waited_for(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.answers["queue-poll"] = refusal(CODE_INTERNAL, "gpushared failed")
+    daemon.answers["queue-poll"] = refusal(ErrorCode.FAILED, "gpushared failed")
 
     def answer(_seconds: float) -> None:
         ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
@@ -124,7 +126,7 @@ def test_what_could_not_be_bound_is_released(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     grant = {"key": "k", "id": "host-k", "mounts": [], "closed": [], "env": {}}
     daemon.answers["open"] = [{"ok": True, **grant}]
-    daemon.answers["bind"] = refusal("refused", "its process has ended")
+    daemon.answers["bind"] = refusal(ErrorCode.REFUSED, "its process has ended")
     daemon.answers["release"] = [{"ok": True}]
     result = cli("run", "--memory", "1GiB", "--", "true")
     assert (result.exit_code, result.stderr) == (125, "gpushare: its process has ended\n")

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from click.testing import CliRunner
 
 from gpushare.cli import gpushare
-from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.errors import ErrorCode
 from gpushare.protocol.rows import TenantMps
 from gpushare.quota.keys import POLICIES
 from tests.unit.rows import GIB, tenant_card
@@ -171,7 +171,7 @@ def shown_status() -> Iterable[Scene]:
     for state in states:
         yield Scene(of_tenant(**state), ("inspect train",))
     yield Scene({"tenant": [{"ok": True, "tenant": NONE}]}, ("inspect web",))
-    missing = refusal(CODE_NOT_FOUND, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"])
+    missing = refusal(ErrorCode.NOT_FOUND, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"])
     yield Scene({"tenant": missing}, ("inspect train", "inspct train"))
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gpushare.cli import verify
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.protocol.rows import CardRow
 from gpushare.verify import Report, ScenarioSteps, Sizes
 from gpushare.verify.compute import ComputeTrial
@@ -33,6 +33,9 @@ def test_the_request_is_for_the_remaining_memory_of_the_card(
     available_bytes: int, cores_available: int, sizes: Sizes
 ) -> None:
     assert verify._sizes(available_bytes, cores_available) == sizes
+    with pytest.raises(UserError) as refused:
+        verify._sizes(3 * GIB, cores_available)
+    assert refused.value.code is ErrorCode.REFUSED
 
 
 def test_a_card_with_unified_memory_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +74,11 @@ def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> No
 def test_a_card_with_too_little_available_memory_is_reported(
     more: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(UserError, match=re.escape(f"to test 30 % of its compute: {why}")):
+    with pytest.raises(
+        UserError, match=re.escape(f"to test 30 % of its compute: {why}")
+    ) as refused:
         verify._trial([card(**more)], 30, 1.0, single=False)
+    assert refused.value.code is ErrorCode.REFUSED  # as where no card has room for a container
 
 
 def test_the_first_unused_card_is_taken() -> None:
@@ -96,6 +102,7 @@ def test_a_card_in_use_is_refused_with_the_reason(more: dict[str, Any], why: str
     with pytest.raises(UserError) as refused:
         verify._unused_card([card(**more)], None)
     assert str(refused.value) == f"the test requires an unused card: {why}"
+    assert refused.value.code is ErrorCode.REFUSED
 
 
 class AuditedTenantClient:

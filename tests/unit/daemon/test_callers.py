@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpushare import protocol
+from gpushare.daemon.eviction.steps import EvictionFailed, NotLocked
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
+from gpushare.daemon.lifecycle.scheduled import UnknownClaim
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.operator.reload import InvalidFile, NotReloaded
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_server import (
     ControlRequest,
@@ -20,6 +22,7 @@ from gpushare.daemon.service.control_server import (
     refusal_packet,
 )
 from gpushare.daemon.service.operations import Operations
+from gpushare.errors import ErrorCode
 from gpushare.oci.spec import SpecError
 from gpushare.protocol.operations import OPERATIONS, MalformedRequest
 from gpushare.quota.errors import QuotaError
@@ -159,20 +162,25 @@ def outcome(request: ControlRequest, node: FakeDaemon) -> type[Exception] | None
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (QuotaError("--memory", "4Q", "is no size", "use 4GiB"), protocol.CODE_REFUSED),
-        (NoRoom("no card has room"), protocol.CODE_REFUSED),
-        (TenantNotFound("no container is named train", ["train-2"]), protocol.CODE_NOT_FOUND),
-        (ReservationNotFound("it has expired"), protocol.CODE_NOT_FOUND),
-        (Forbidden("this requires root"), protocol.CODE_FORBIDDEN),
-        (MalformedRequest("op is none of these"), protocol.CODE_INVALID),
-        (SpecError("config.json is no JSON"), protocol.CODE_INTERNAL),
-        (OSError(28, "No space left on device", "ledger"), protocol.CODE_INTERNAL),
+        (QuotaError("--memory", "4Q", "is no size", "use 4GiB"), ErrorCode.REFUSED),
+        (NoRoom("no card has room"), ErrorCode.REFUSED),
+        (TenantNotFound("no container is named train", ["train-2"]), ErrorCode.NOT_FOUND),
+        (ReservationNotFound("it has expired"), ErrorCode.NOT_FOUND),
+        (UnknownClaim("claim 1 is not prepared on this node"), ErrorCode.NOT_FOUND),
+        (InvalidFile("gpushare.yaml was rejected"), ErrorCode.INVALID),
+        (NotReloaded("run_dir requires a restart"), ErrorCode.REFUSED),
+        (NotLocked("it could not be locked"), ErrorCode.REFUSED),
+        (EvictionFailed("the driver failed"), ErrorCode.FAILED),
+        (Forbidden("this requires root"), ErrorCode.FORBIDDEN),
+        (MalformedRequest("op is none of these"), ErrorCode.USAGE),
+        (SpecError("config.json is no JSON"), ErrorCode.FAILED),
+        (OSError(28, "No space left on device", "ledger"), ErrorCode.FAILED),
     ],
 )
-def test_the_code_of_a_refusal_says_whose_fault_it_is(error: Exception, code: str) -> None:
+def test_the_code_of_a_refusal_says_whose_fault_it_is(error: Exception, code: ErrorCode) -> None:
     packet = refusal_packet(error)
     assert packet is not None
-    assert packet["code"] == code
+    assert packet["code"] == code.text
     if isinstance(error, QuotaError):
         assert (packet["key"], packet["value"], packet["fix"]) == ("--memory", "4Q", "use 4GiB")
     if isinstance(error, TenantNotFound):

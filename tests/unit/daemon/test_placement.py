@@ -35,7 +35,7 @@ from gpushare.daemon.placement.request import (
     TenantCardUsage,
 )
 from gpushare.daemon.service.control_server import refusal_packet
-from gpushare.protocol import CODE_NOT_FOUND
+from gpushare.errors import ErrorCode
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode
 
 from . import fakes
@@ -336,7 +336,7 @@ def test_a_card_that_does_not_exist_is_not_found(tmp_path: Path, op: str, card: 
         ask_node(made, op, card=card)
     packet = refusal_packet(caught.value)
     assert packet is not None
-    assert (packet["code"], packet["key"]) == (CODE_NOT_FOUND, "card")
+    assert (packet["code"], packet["key"]) == (ErrorCode.NOT_FOUND.text, "card")
     assert f"card {card} does not exist" in packet["error"]
 
 

@@ -19,6 +19,7 @@ from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import reload as module
 from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.reload import (
+    InvalidFile,
     LabelsNotAccepted,
     NotReloaded,
     node_settings,
@@ -109,7 +110,7 @@ def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
 ) -> None:
     write(file, "max_tenants: 1\nsystem_reserved: 4G")
     with pytest.raises(
-        NotReloaded,
+        InvalidFile,
         match=r"the previous configuration remains in effect: .*yaml:5: system_reserved",
     ):
         reload_config(node)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.protocol import CODE_INTERNAL
+from gpushare.errors import ErrorCode
 from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
@@ -164,7 +164,7 @@ def test_a_signal_reaches_the_process_that_was_selected(
         assert sleeping.wait(timeout=20) == -signal.SIGTERM
         top.press("p", *"40", "enter", "y")
         top.until(lambda screen: "done: set train: cores 40" in screen)
-        daemon.answers["cards"] = refusal(CODE_INTERNAL, "gpushared failed")
+        daemon.answers["cards"] = refusal(ErrorCode.FAILED, "gpushared failed")
         top.until(lambda screen: bool(re.search(r"no new data since \d\d:\d\d:\d\d: ", screen)))
     assert next(one for one in daemon.requests if one["op"] == "set")["cores"] == "40"
 
