@@ -6,7 +6,8 @@ the memory of this process; the decisions are also written to the ledger, by the
 no freeze or kill waits for that write or needs it to succeed. At the next start, a tenant that the
 audit froze is thawed and judged anew; a tenant that an operator paused stays paused; a
 tenant that was to be killed is killed. A tenant whose cgroup is frozen without a written decision
-stays frozen, as "unknown", until an operator resumes it or the program that froze it thaws it. The
+stays frozen, as "unknown", until an operator resumes it or the program that froze it thaws it: its
+engine has paused it, or a daemon froze it whose disk was full or which was killed right then. The
 memory of a frozen tenant stays allocated and used. Its part of the compute goes to the others
 meanwhile.
 
@@ -33,7 +34,7 @@ from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRe
 from gpushare.errors import UserError
 from gpushare.host.cgroups import CgroupFreezer, CgroupV1Freezer, CgroupV2Freezer
 
-_FOUND: Final = "its cgroup was frozen when gpushared started, without a record of the reason"
+_FOUND: Final = "its cgroup was frozen when gpushared started, which has no record of it"
 _KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
 
 

@@ -208,7 +208,7 @@ RUN_STATES: Final = {
     "operator": "paused",
     "idle": "paused",
     "audit": "frozen",
-    "unknown": "frozen",
+    "unknown": "paused",
     "engine": "paused",
 }
 
@@ -216,8 +216,9 @@ RUN_STATES: Final = {
 class Intervention(TypedDict):
     """A pause, freeze or stop of a tenant."""
 
-    # operator, idle, engine (paused; engine: by a program that is not gpushare) | audit, unknown
-    # (frozen; unknown: before gpushared started) | stop (all processes are to exit)
+    # operator, idle, engine, unknown (paused; engine: by a program that is not gpushare; unknown:
+    # before gpushared started, which has no record of it) | audit (frozen) | stop (all processes
+    # are to exit)
     by: str
     reason: str
     since: float | None  # seconds since the epoch; None: not known

@@ -98,6 +98,12 @@ def test_docker_runs_restarts_and_stops(own: Stack, client: DockerClient, bind: 
         client("unpause", name)
         [row] = own.client.tenants()
         assert row["interventions"] == []
+        own.end_daemon()
+        client("pause", name)
+        own.start_daemon()
+        assert f"{name} is paused" in own.gpushare("ps").stdout
+        client("unpause", name)
+        wait_until(lambda: own.client.tenants()[0]["interventions"] == [])
 
 
 @pytest.mark.parametrize("pid", ["CONTAINER", "NODE"])

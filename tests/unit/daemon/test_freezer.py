@@ -20,6 +20,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.store.record import FreezeRecord, TenantState
 from gpushare.daemon.views.rows import interventions
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.host.cgroups import CgroupFreezer
 from gpushare.protocol.rows import RUN_STATES
 
@@ -290,7 +291,11 @@ def test_a_freeze_and_thaw_by_another_program_is_forgotten(
 ) -> None:
     group.frozen = True  # docker pause, while no gpushared runs
     held.freezer.adopt()
-    assert words(held) == ["unknown"]
+    [found] = interventions(held.ledger.entries[KEY], held.ledger)
+    assert (found["by"], RUN_STATES[found["by"]]) == ("unknown", "paused")
+    [warning] = tenant_status(held.ledger.entries[KEY], held)["warnings"]
+    assert "docker unpause" in warning
+    assert warning.endswith("otherwise: gpushare resume train")
     group.frozen = False
     held.freezer.enforce()
     assert words(held) == []
