@@ -16,8 +16,11 @@ import pytest
 
 from gpushare import simulator
 from gpushare.simulator import device_file
+from tests import compiled
 from tools.gpu import __main__ as gpu
+from tools.gpu import programs
 from tools.gpu.__main__ import CLEAR_UP_SECONDS, PARTS, Part
+from tools.gpu.applications import CUDART
 from tools.gpu.report import GpuReport, ReportRow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,17 +120,12 @@ def claims(name: str) -> tuple[str, ...]:
     return f"{name} starts", f"{name}: {same}", f"{name} sees its quota", f"{name}: {refused}"
 
 
-def test_an_application_is_judged_by_its_quota(tmp_path: Path) -> None:
-    (tmp_path / "cupy.py").write_text(CUPY)
-    for program in ("llama-cli", "main.py"):
-        text = PROGRAM.format(python=sys.executable, folder=str(tmp_path))
-        (tmp_path / program).write_text(text)
-        (tmp_path / program).chmod(0o755)
+def judged(tmp_path: Path, *python: str) -> tuple[dict[str, bool], dict[str, str]]:
+    """Return what the section says of the applications in a folder, and which are missing."""
     cards, out = simulator.create(tmp_path / "cards"), tmp_path / "report.md"
     libraries = str(device_file.libraries())
-    command = [sys.executable, "-m", "tools.gpu", "applications", "--driver", libraries]
     done = subprocess.run(
-        [*command, "--out", str(out)],
+        [sys.executable, *python, "applications", "--driver", libraries, "--out", str(out)],
         cwd=ROOT,
         env={
             "PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -140,13 +138,44 @@ def test_an_application_is_judged_by_its_quota(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
+    assert out.exists(), done.stdout + done.stderr
     (section,) = json.loads(out.with_suffix(".json").read_text())["sections"]
     held = {row["name"]: row["held"] for row in section["rows"] if not row["missing"]}
-    expected = (*claims("CuPy"), *claims("llama.cpp"), *claims("ComfyUI")[:3])
-    assert held == dict.fromkeys(expected, True), done.stdout
     missing = {row["name"]: row["missing"] for row in section["rows"] if row["missing"]}
+    return held, missing
+
+
+def test_an_application_is_judged_by_its_quota(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    for program in ("llama-cli", "main.py"):
+        text = PROGRAM.format(python=sys.executable, folder=str(tmp_path))
+        (tmp_path / program).write_text(text)
+        (tmp_path / program).chmod(0o755)
+    held, missing = judged(tmp_path, "-m", "tools.gpu")
+    expected = (*claims("CuPy"), *claims("llama.cpp"), *claims("ComfyUI")[:3])
+    assert {name: held.get(name) for name in expected} == dict.fromkeys(expected, True), held
     assert {"vLLM", "SGLang", "NCCL"} <= missing.keys()
-    assert all(why.startswith("not installed: ") for why in missing.values()), missing
+    assert all(
+        why.startswith("not installed: ") for name, why in missing.items() if name != CUDART
+    ), missing
+
+
+#: `python -m tools.gpu` with the programs in the folder of the first argument.
+MEASURE = """
+import pathlib, sys
+from tools.gpu import __main__, programs
+programs.MADE = pathlib.Path(sys.argv.pop(1))
+sys.exit(__main__.main())
+"""
+
+
+def test_a_program_with_its_own_runtime_library_is_judged_by_its_quota(tmp_path: Path) -> None:
+    runtime = Path(__file__).with_name("runtime_library.c")
+    driver = device_file.libraries() / "libcuda.so.1"
+    program = tmp_path / programs.file_name("cudart")
+    compiled.compile_c(program, ROOT / "tools/gpu/cudart.c", runtime, driver)
+    held, _ = judged(tmp_path, "-c", MEASURE, str(tmp_path))
+    assert held == dict.fromkeys(claims(CUDART), True)
 
 
 def test_a_section_that_goes_on_for_ever_is_cut_short(

@@ -23,14 +23,15 @@ from gpushare.simulator import device_file
 from tests.stack.distribution import BUILD, Distribution, DistributionRoot
 from tests.system.waiting import wait_until
 from tools.gpu.__main__ import PARTS, PROBE
+from tools.gpu.applications import CUDART
 
 ROOT = Path(__file__).resolve().parents[2]
 DEBIAN = Distribution("bare13", BUILD / "bare13", ("/usr/sbin", "/usr/bin"))
 DRIVER = "/usr/local/nvidia/lib64"
 #: Of Debian's Python there is no PyTorch, and no nvidia-smi of a simulated driver.
-MAY_BE_MISSING = {PARTS["smi"].title, PARTS["torch"].title, PARTS["pytorch"].title}
+MAY_BE_MISSING = {PARTS[part].title for part in ("smi", "torch", "pytorch", "applications")}
 ALONE = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-SECTIONS = (*PROBE, "torch", "host", "runc")
+SECTIONS = (*PROBE, "torch", "host", "runc", "applications")
 
 pytestmark = pytest.mark.needs("bare13", "package")
 
@@ -87,6 +88,9 @@ def test_a_carried_checkout_measures_without_a_network(lent: tuple[Path, list[st
     assert [each["title"] for each in found] == [PARTS[part].title for part in SECTIONS]
     missing = {each["title"] for each in found for row in each["rows"] if row["missing"]}
     assert missing <= MAY_BE_MISSING
+    # Carried and started: NVIDIA's runtime library refuses a simulated driver.
+    [cudart] = [row for row in found[-1]["rows"] if row["name"] == CUDART]
+    assert "cudaMemGetInfo" in cudart["missing"]
 
 
 def test_of_a_killed_run_each_finished_section_is_there(lent: tuple[Path, list[str]]) -> None:

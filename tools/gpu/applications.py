@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from . import programs
 from .child.application import APPLICATIONS
 from .driver import DriverPaths
 from .filtered import tenancy
@@ -15,6 +16,8 @@ from .process import ask, child, environment
 from .report import NotMeasured, ReportRow
 
 SECONDS = 180.0
+#: A C program that has the runtime library of CUDA linked in, as nvcc makes them by default.
+CUDART = "static cudart"
 #: The card is not ours alone: by default these take most of it.
 MODEST = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -24,19 +27,25 @@ MODEST = {
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    for name in APPLICATIONS:
+    for name in (*APPLICATIONS, CUDART):
         try:
             yield from _application(driver, name)
         except NotMeasured as error:
             yield ReportRow(name, missing=str(error))
 
 
+def _argv(name: str, *words: str) -> list[str]:
+    if name == CUDART:
+        return [str(programs.program("cudart")), *words]
+    return child("application", name, *words)
+
+
 def _application(driver: DriverPaths, name: str) -> Iterator[ReportRow]:
-    bare = ask(child("application", name), environment(driver.env, MODEST), SECONDS)
+    bare = ask(_argv(name), environment(driver.env, MODEST), SECONDS)
     if "missing" in bare:
         raise NotMeasured(bare["missing"])
     with tenancy(driver) as tenant:
-        argv = tenant.command(child("application", name, "fill"))
+        argv = tenant.command(_argv(name, "fill"))
         try:
             seen = ask(argv, {**tenant.environment, **MODEST}, SECONDS)
         except NotMeasured as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import programs
+from .report import NotMeasured
 
 ROOT = Path(__file__).resolve().parents[2]
 CARRIED = ROOT / "build" / "carried"
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     try:
         sizes = pack(options.python)
-    except PackError as error:
+    except (PackError, NotMeasured) as error:
         sys.stderr.write(f"gpu pack: {error}\n")
         return 1
     sys.stdout.write(

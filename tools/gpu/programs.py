@@ -12,10 +12,12 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from libhook.table import generate, headers
 from tests.c.contract import cases as contract
 
 from . import built
@@ -23,16 +25,21 @@ from .report import NotMeasured
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = ROOT / "build" / "gpu"
+CUDART_STATIC = "libcudart_static.a"
 GLIBC = "x86_64-linux-gnu.2.17"  # older than any that a driver of today runs on
 
 
 @dataclass(frozen=True)
 class ProgramBuild:
-    """What one is compiled from; `links` is whether it is linked against a driver's library."""
+    """What one is compiled from; `links` is whether it is linked against a driver's library.
+
+    `cudart` is the release of CUDA whose static runtime library is linked in, as nvcc does.
+    """
 
     sources: tuple[str, ...]
     flags: tuple[str, ...] = ()
     links: bool = False
+    cudart: str = ""
 
 
 ALLOCATION_PROGRAM = tuple(
@@ -46,6 +53,7 @@ PROGRAMS = {
     "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
     "waiter": ProgramBuild(("tools/gpu/waiter.c",), ("-O2",), links=True),
+    "cudart": ProgramBuild(("tools/gpu/cudart.c",), ("-O2",), cudart="12.9"),
 }
 
 
@@ -66,6 +74,8 @@ def make(name: str, output: Path, compiler: Sequence[str]) -> None:
     made = PROGRAMS[name]
     include = [f"-I{ROOT}/libhook/include", f"-I{ROOT}/libhook"]
     library = [str(built.libraries() / "simulator" / "libcuda.so.1")] if made.links else []
+    if made.cudart:
+        library += [str(_static_cudart(made.cudart)), "-lpthread", "-lrt"]
     output.parent.mkdir(parents=True, exist_ok=True)
     new = output.with_suffix(".new")
     sources = [str(ROOT / source) for source in made.sources]
@@ -82,6 +92,25 @@ def make(name: str, output: Path, compiler: Sequence[str]) -> None:
     if done.returncode:
         raise NotMeasured(f"{name} cannot be compiled: {done.stderr.strip()[-300:]}")
     new.rename(output)
+
+
+def cudart(release: str, file: str, folder: Path) -> Path:
+    """Return a file of NVIDIA's wheel of the runtime library, in `folder`; DownloadError."""
+    generate.CACHE.mkdir(parents=True, exist_ok=True)
+    wheel = headers.wheel(headers.RELEASES[release][0], generate.CACHE)
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if f"/{file}" in name)
+        return Path(archive.extract(name, folder))
+
+
+def _static_cudart(release: str) -> Path:
+    """Return the library that this machine's nvcc links into programs, or else that of a wheel."""
+    nvcc = shutil.which("nvcc")
+    own = Path(nvcc or "").resolve().parents[1] / "lib64" / CUDART_STATIC
+    try:
+        return own if nvcc and own.is_file() else cudart(release, CUDART_STATIC, MADE)
+    except headers.DownloadError as error:
+        raise NotMeasured(f"there is no {CUDART_STATIC}, of nvcc or from PyPI: {error}") from error
 
 
 def _digest(made: ProgramBuild) -> str:

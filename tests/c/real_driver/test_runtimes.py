@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from libhook.table import elf, generate, headers
+from libhook.table import elf, headers
 from tests import compiled
 from tests.real_driver import RealDriver
+from tools.gpu import programs
 from tools.gpu.symbols import cuda_lines
 
 from .conftest import PROBE, Place
@@ -23,9 +23,9 @@ NO_DEVICE, INSUFFICIENT_DRIVER = 100, 35
 NO_NAME = ""
 
 
-SHARED, STATIC = "/libcudart.so", "/libcudart_static.a"
+SHARED, STATIC = "libcudart.so", programs.CUDART_STATIC
 #: What nvcc links into a program by default, of one release.
-STATIC_OF = "12.9"
+STATIC_OF = programs.PROGRAMS["cudart"].cudart
 
 
 @pytest.fixture(
@@ -36,12 +36,8 @@ STATIC_OF = "12.9"
 def cudart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runtime library of each release of CUDA that the tables are made from."""
     release, form = request.param
-    generate.CACHE.mkdir(parents=True, exist_ok=True)
-    wheel = headers.wheel(headers.RELEASES[release][0], generate.CACHE)
     folder = tmp_path_factory.mktemp("cudart")
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if form in name)
-        found = Path(archive.extract(name, folder))
+    found = programs.cudart(release, form, folder)
     return found if form == SHARED else with_exports(found, folder)
 
 
