@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.oci.bounded_read import replace_file
 
 SUFFIX: Final = ".before-gpushare"
@@ -247,7 +247,8 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise EngineError(f"{path} is not UTF-8 text. Nothing was changed") from error
+        text = f"{path} is not UTF-8 text. Nothing was changed"
+        raise EngineError(text, code=ErrorCode.INVALID) from error
 
 
 def _write(path: Path, text: str, *, like: Path) -> None:
@@ -267,4 +268,5 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except BadConfiguration as error:
         position = f"{path}:{error.line}" if error.line else str(path)
-        raise EngineError(f"{position}: {error}. Nothing was changed") from error
+        text = f"{position}: {error}. Nothing was changed"
+        raise EngineError(text, code=ErrorCode.INVALID) from error

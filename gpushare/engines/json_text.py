@@ -32,7 +32,9 @@ def parse(text: str) -> dict[str, Any]:
     try:
         loaded = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise BadConfiguration(error.msg, error.lineno) from error
+        is_after = error.msg == "Extra data"
+        reason = "text after the object, such as a second }" if is_after else error.msg
+        raise BadConfiguration(reason, error.lineno) from error
     if not isinstance(loaded, dict):
         raise BadConfiguration("is not a JSON object", 1)
     return loaded

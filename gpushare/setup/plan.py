@@ -24,7 +24,7 @@ import gpushare
 from gpushare import config, install, kubernetes, simulator
 from gpushare.engines import config_files
 from gpushare.engines.config_files import FileChange, read_text, under_root
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.host import driver, init_system
 from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
 from gpushare.setup import EngineCommands, SetupError, SetupStep, low_level_runtime
@@ -437,9 +437,11 @@ def _loaded(text: str, path: Path) -> dict[str, Any]:
     try:
         loaded = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise SetupError(f"{path}: {error}. Nothing was changed") from error
+        text = f"{path}: {error}. Nothing was changed"
+        raise SetupError(text, code=ErrorCode.INVALID) from error
     if not isinstance(loaded, dict):
-        raise SetupError(f"{path} is not a mapping of keys. Nothing was changed")
+        text = f"{path} is not a mapping of keys. Nothing was changed"
+        raise SetupError(text, code=ErrorCode.INVALID)
     return loaded
 
 

@@ -14,6 +14,7 @@ from gpushare.engines.config_files import BadConfiguration, EngineError
 from gpushare.engines.containerd import Configuration, cri_section
 from gpushare.engines.docker_config import DaemonJson
 from gpushare.engines.podman import HookFile
+from gpushare.errors import ErrorCode
 from gpushare.quota.dialects import TABLES
 
 from . import machine
@@ -28,6 +29,7 @@ DOCKER = DaemonJson()
     [
         ('{\n  "debug": true,\n}', 3, "property name"),
         ('{\n  "debug": true\n  "x": 1\n}', 3, "delimiter"),
+        ('{\n  "debug": true\n}}', 3, "a second }"),
         ("[]", 1, "not a JSON object"),
         ('{"runtimes": []}', 0, "not an object"),
         ('{"a": 1, "a": 2}', 0, "duplicate key"),
@@ -37,6 +39,15 @@ def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
+
+
+def test_a_file_with_an_error_is_named_and_left(tmp_path: Path) -> None:
+    file = write(tmp_path / "daemon.json", "{}}")
+    place = find("docker").locate(tmp_path, file)
+    with pytest.raises(EngineError, match=f"{file}:1: text after the object") as caught:
+        config_files.configure(place, machine.LAUNCHER, default=False)
+    assert caught.value.code is ErrorCode.INVALID
+    assert file.read_text() == "{}}"
 
 
 CONTAINERD = Configuration()
@@ -171,6 +182,16 @@ def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
     # On containerd 1.x a drop-in with a handler would take all else that is said of CRI away.
     write(main, 'version = 2\nimports = ["conf.d/*.toml"]\n')
     assert path_of("containerd", tmp_path) == "etc/containerd/config.toml"
+
+
+def test_a_file_that_is_read_later_and_sets_another_default_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/containerd"
+    write(folder / "config.toml", 'version = 3\nimports = ["conf.d/*.toml"]\n')
+    runc = '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "runc"\n'
+    later = write(folder / "conf.d/99-z.toml", f"version = 3\n{runc}")
+    place = find("containerd").locate(tmp_path, None)
+    [change, *_] = config_files.configure(place, machine.LAUNCHER, default=True)
+    assert change.remarks == (f"{later} is read later and sets default_runtime_name = runc",)
 
 
 def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None:

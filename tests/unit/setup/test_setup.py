@@ -167,6 +167,15 @@ def spoil_configuration(machine: Path) -> None:
     write(machine / "etc/gpushare/gpushare.yaml", "driver: {cdi_spec: /other}\n")
 
 
+@pytest.mark.parametrize("text", ["driver: [\n", "- driver\n"])
+def test_a_configuration_with_an_error_is_an_invalid_file(machine: Path, text: str) -> None:
+    write(machine / "etc/gpushare/gpushare.yaml", text)
+    refused = setup(machine, "--json")
+    error = json.loads(refused.stderr)["error"]
+    assert (refused.exit_code, error["code"]) == (1, "invalid")
+    assert error["message"].startswith("/etc/gpushare/gpushare.yaml")
+
+
 def lose_nvml(machine: Path) -> None:
     for path in (machine / "usr/lib/x86_64-linux-gnu").glob("libnvidia-ml*"):
         path.unlink()
