@@ -15,6 +15,7 @@ import pytest
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
+from tests.stack.program import find
 from tests.stack.release import older_release, python
 
 GIB = 1 << 30
@@ -180,3 +181,15 @@ def test_a_driver_that_a_program_searches_first_is_behind_the_filter(
         [],
         ["libcuda.so.1", "libcuda.so.560.35.03"],
     )
+
+
+@pytest.mark.gate
+def test_a_quota_holds_without_the_container_s_environment(stack: Stack) -> None:
+    """As under `sudo`, and in a service of a systemd that is process 1 of the container."""
+    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
+    bundle = Bundle(stack, quota={"memory": "4GiB"}, files=busybox)
+    try:
+        found = output(bundle, "/bin/busybox", "env", "-i", PROGRAM, "info")
+    finally:
+        bundle.remove()
+    assert json.loads(found[-1])["device_total"] == 4 * GIB
