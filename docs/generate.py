@@ -107,8 +107,9 @@ STATUSES: Final = {
     ExitStatus.REFUSED: "refused: the request is valid and was not granted, or this user may not "
     "make it, or `compat` finds that an image does not run",
     ExitStatus.DEGRADED: "degraded: a check of `doctor` failed, a card in `ls` is unhealthy, an "
-    "engine has not loaded the runtime (`runtime status`), `compat` has a warning, or strict "
-    "`validate` has only warnings",
+    "engine has not loaded the runtime (`runtime status`), `compat` has a warning, strict "
+    "`validate` has only warnings, or `kubectl gpushare` lists a card with a problem or a node "
+    "that does not answer",
     ExitStatus.INTERRUPTED: "interrupted by Ctrl-C",
 }
 CODES: Final = {
@@ -404,8 +405,8 @@ def values(key: Key) -> str:
 
 def exit_statuses() -> Iterator[str]:
     """Yield the exit statuses of the programs, and the errors of `gpushare` by class."""
-    yield "`gpushare` and, where they cannot start, `gpushared`, `gpushare-exporter` and"
-    yield "`gpushare-node`:"
+    yield "`gpushare`, `kubectl gpushare` and, where they cannot start, `gpushared`,"
+    yield "`gpushare-exporter` and `gpushare-node`:"
     yield ""
     rows = [(str(int(status)), STATUSES[status]) for status in ExitStatus]
     yield from table(("status", "meaning"), rows)
