@@ -107,7 +107,7 @@ def command(
             code=ErrorCode.FORBIDDEN,
         )
     if cards is not None and simulate is None:
-        raise SetupError("--cards is for simulated cards. Add --simulate h200")
+        raise click.UsageError("--cards is for simulated cards. Add --simulate h200")
     if undoing:
         done = _undo(session, root, dry_run=dry_run)
     else:

@@ -150,7 +150,9 @@ def _simulated(record: InstallRecord, profile: str, cards: int) -> Iterator[Setu
     try:
         device_file.load_profile(profile)  # its error lists the known profiles
     except (device_file.ProfileError, FileNotFoundError) as error:
-        raise SetupError(f"--simulate: {error}") from error
+        is_value = isinstance(error, device_file.ProfileError)
+        code = ErrorCode.USAGE if is_value else ErrorCode.NOT_FOUND
+        raise SetupError(f"--simulate: {error}", code=code) from error
 
     def create() -> None:
         record.tree(SIMULATOR)

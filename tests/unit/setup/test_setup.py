@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gpushare.cli import gpushare
+from gpushare.errors import ExitStatus
 from gpushare.setup import InstallRecord, SetupError, low_level_runtime, plan
 from gpushare.setup.plan import EXPORTER, NODE
 
@@ -188,9 +189,7 @@ def lose_nvml(machine: Path) -> None:
         (spoil_configuration, (), "was edited and has another driver.cdi_spec"),
         (lose_nvml, (), "no libnvidia-ml.so.1"),
         (lambda machine: (machine / "usr/bin/runc").unlink(), (), "Install runc"),
-        (None, ("--simulate", "h20"), 'profile "h20": unknown. Use one of'),
         (None, ("--simulate", "h20.json"), "h20.json"),
-        (None, ("--cards", "2"), "--cards is for simulated cards. Add --simulate h200"),
     ],
 )
 def test_an_obstacle_is_reported_before_any_change(
@@ -203,6 +202,21 @@ def test_an_obstacle_is_reported_before_any_change(
     assert result.exit_code == 1
     assert said in result.stderr
     assert snapshot(machine) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--simulate", "h20"), 'profile "h20": unknown. Use one of'),
+        (("--cards", "2"), "--cards is for simulated cards. Add --simulate h200"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_a_usage_error(
+    machine: Path, words: tuple[str, ...], said: str
+) -> None:
+    result = setup(machine, *words)
+    assert result.exit_code == ExitStatus.USAGE  # as that of `gpushare simulator create`
+    assert said in result.stderr
 
 
 def test_another_program_s_command_stays(machine: Path) -> None:
