@@ -5,7 +5,9 @@ It keeps objects with a uid and a resourceVersion, refuses a stale one, watches,
 is too old with 410, selects by field and label, passes requests on to pods, merges patches, and
 fails, delays or drops fields as a test tells it. It validates nothing else: tests check what it
 keeps against the published schemas. Seen with a real one (1.36.2): labels, slices, claims and their
-status, events, watches, refusals of both policies. Never: a server of another version, or several.
+status, events, watches, refusals of both policies, the list and watch of pods by a label and an
+empty `spec.nodeName` (one that gets a node leaves the watch as DELETED; here one that was never
+selected does too). Never: a server of another version, or several.
 """
 
 from __future__ import annotations
@@ -198,6 +200,8 @@ class StandInApiServer:
                     return
                 if found[1] == "ERROR" or _selected(found[3], query):
                     yield {"type": found[1], "object": found[3]}
+                elif found[1] == "MODIFIED":
+                    yield {"type": "DELETED", "object": found[3]}
         finally:
             with self._lock:
                 del self._watchers[id(events)]
@@ -298,15 +302,15 @@ def _is_in(path: str, collection: str) -> bool:
 
 def _selected(one: Body, query: dict[str, str]) -> bool:
     labels = one["metadata"].get("labels") or {}
-    terms = re.findall(r"([^ ,]+) in \(([^)]*)\)", query.get("labelSelector", ""))
-    if not all(labels.get(name) in values.split(",") for name, values in terms):
+    terms = re.findall(r"([^ ,=()]+)(?: in \(([^)]*)\)|=([^,]*))", query.get("labelSelector", ""))
+    if not all(labels.get(name) in (among or equal).split(",") for name, among, equal in terms):
         return False
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         name, _, wanted = term.partition("=")
         value: Any = one
         for part in name.split("."):
             value = (value or {}).get(part)
-        if value != wanted:
+        if (value or "") != wanted:
             return False
     return True
 

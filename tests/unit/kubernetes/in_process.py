@@ -26,8 +26,10 @@ class InProcessApiServer(ApiServer):
     A watch needs a connection: what watches is tried in tests/system/kubernetes.
     """
 
-    def __init__(self, cluster: StandInApiServer) -> None:
-        super().__init__(Credentials("http://127.0.0.1:1"), NoWait(), patience_seconds=2.0)
+    def __init__(self, cluster: StandInApiServer, patience_seconds: float = 2.0) -> None:
+        super().__init__(
+            Credentials("http://127.0.0.1:1"), NoWait(), patience_seconds=patience_seconds
+        )
         self._cluster = cluster
 
     def clock(self) -> float | None:
