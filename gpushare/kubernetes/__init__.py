@@ -9,6 +9,7 @@ nothing: gpushared reserves, and refuses what does not fit.
 | cards | what gpushared reports of the cards, also while it restarts |
 | kubelet | the kubelet's side: device plugin and DRA driver, over gRPC on Unix sockets |
 | api | the API server's side: labels, ResourceSlices, claims and events |
+| templates | `--templates`: the ResourceClaimTemplates that pods of the cluster wait for |
 | cluster | all nodes, as `kubectl gpushare` sees them |
 """
 

@@ -7,15 +7,16 @@ import argparse
 import os
 import signal
 import socket
+import sys
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import gpushare
 from gpushare.client import DEFAULT_SOCKET, Client
 from gpushare.errors import UserError, exit_with
-from gpushare.kubernetes import StatusLog, check_libraries
+from gpushare.kubernetes import StatusLog, check_libraries, templates
 from gpushare.kubernetes.api.claims import ClaimFollower, ClaimReader
 from gpushare.kubernetes.api.credentials import BadCredentials, find_credentials
 from gpushare.kubernetes.api.reporter import NodeReporter
@@ -61,6 +62,8 @@ def main() -> None:
             with closing(ApiServer(find_credentials(arguments.kubeconfig))) as api:
                 _reporter(api, client, arguments, log).remove()
             return
+        if arguments.templates:
+            _make_templates(arguments, log)
         if arguments.ready_file is not None:
             arguments.ready_file.unlink(missing_ok=True)
         # Before any thread exists, so that the main thread alone waits for them.
@@ -75,6 +78,18 @@ def main() -> None:
                     return
     except UserError as error:
         exit_with(error, "gpushare-node")
+
+
+def _make_templates(arguments: argparse.Namespace, log: StatusLog) -> NoReturn:
+    """Make templates until SIGTERM, which ends any wait for the API server too."""
+    for number in _ENDS:
+        signal.signal(number, lambda *_: sys.exit())
+    api = ApiServer(
+        find_credentials(arguments.kubeconfig),
+        answer_seconds=templates.ANSWER_SECONDS,
+        patience_seconds=0,  # it repeats by namespace
+    )
+    templates.serve(api, log, arguments.node)
 
 
 def _mode(client: Client, log: StatusLog) -> NodeMode | None:
@@ -260,6 +275,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="create FILE once the kubelet has registered this node's shares",
+    )
+    parser.add_argument(
+        "--templates",
+        action="store_true",
+        help="make the ResourceClaimTemplates gpushare-MEMORY-CORES-CARDS that waiting pods of the "
+        "cluster name, and nothing else. It needs no GPU and no gpushared",
     )
     parser.add_argument(
         "--remove",
