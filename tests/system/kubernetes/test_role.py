@@ -83,14 +83,19 @@ def verb_and_resource(request: str) -> tuple[str, str]:
 
 def granted() -> set[tuple[str, str]]:
     """Return what the role grants, without the check of single fields that 1.36 adds to it."""
-    (role,) = of("ClusterRole", SHIPPED)
-    found = {
+    found = rules_of("gpushare-node")
+    of_fields = {one for one in found if one[1] == "resource.k8s.io/resourceclaims/driver"}
+    assert of_fields == {("associated-node:update", "resource.k8s.io/resourceclaims/driver")}
+    return found - of_fields
+
+
+def rules_of(name: str) -> set[tuple[str, str]]:
+    """Return the verbs and resources of a role that is shipped."""
+    (role,) = (one for one in of("ClusterRole", SHIPPED) if one["metadata"]["name"] == name)
+    return {
         (verb, f"{group}/{resource}")
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    of_fields = {one for one in found if one[1] == "resource.k8s.io/resourceclaims/driver"}
-    assert of_fields == {("associated-node:update", "resource.k8s.io/resourceclaims/driver")}
-    return found - of_fields

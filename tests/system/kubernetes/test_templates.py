@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.kubernetes.api.events import EVENTS
 from gpushare.kubernetes.api.slices import SLICES, devices_of
 from gpushare.kubernetes.templates import PODS, TEMPLATES
 from tests.stack.api_server import StandInApiServer
@@ -17,6 +18,8 @@ from tests.stack.node_agent import PROGRAM, write_kubeconfig
 from tests.stack.program import ServiceProcess
 from tests.system.waiting import wait_until
 from tests.unit.kubernetes.made import card, node
+
+from .test_role import rules_of, verb_and_resource
 
 pytestmark = pytest.mark.gate
 
@@ -100,6 +103,17 @@ def test_a_percentage_waits_for_the_first_card(
     cluster.put(f"{SLICES}/n", {"spec": spec})
     wait_until(lambda: ("ai", "gpushare-50pct-0-1") in templates(cluster))
     assert maker.process.poll() is None
+
+
+@pytest.mark.usefixtures("maker")
+def test_the_role_grants_what_is_used_and_no_more(cluster: StandInApiServer) -> None:
+    cluster.fault = lambda method, path: 403 if method == "POST" and "templates" in path else None
+    put(cluster, "a", A)
+    wait_until(lambda: cluster.of(EVENTS))
+    cluster.fault = lambda *_: None
+    put(cluster, "b", A)
+    wait_until(lambda: templates(cluster) == {("ai", A)})
+    assert {verb_and_resource(one) for one in cluster.requests} == rules_of("gpushare-templates")
 
 
 def test_sigterm_ends_it_while_the_server_is_slow_to_answer(
