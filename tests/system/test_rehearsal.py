@@ -31,7 +31,7 @@ DRIVER = "/usr/local/nvidia/lib64"
 #: Of Debian's Python there is no PyTorch, and no nvidia-smi of a simulated driver.
 MAY_BE_MISSING = {PARTS[part].title for part in ("smi", "torch", "pytorch", "applications")}
 ALONE = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-SECTIONS = (*PROBE, "torch", "host", "runc", "applications")
+SECTIONS = (*PROBE, "torch", "host", "runc", "copies", "applications")
 
 pytestmark = pytest.mark.needs("bare13", "package")
 

@@ -109,7 +109,7 @@ def test_a_percentage_waits_for_the_first_card(
 def test_the_role_grants_what_is_used_and_no_more(cluster: StandInApiServer) -> None:
     cluster.fault = lambda method, path: 403 if method == "POST" and "templates" in path else None
     put(cluster, "a", A)
-    wait_until(lambda: cluster.of(EVENTS))
+    wait_until(lambda: bool(cluster.of(EVENTS)))
     cluster.fault = lambda *_: None
     put(cluster, "b", A)
     wait_until(lambda: templates(cluster) == {("ai", A)})
