@@ -155,6 +155,17 @@ def wanted_by(pod: Object) -> set[str]:
     }
 
 
+def reduced(pod: Object) -> Object:
+    """Return what is needed of a pod: thousands may wait."""
+    names = ("name", "namespace", "uid", "deletionTimestamp")
+    status = pod.get("status") or {}
+    return {
+        "metadata": {key: pod["metadata"][key] for key in names if key in pod["metadata"]},
+        "spec": {"resourceClaims": pod["spec"].get("resourceClaims")},
+        "status": {"resourceClaimStatuses": status.get("resourceClaimStatuses")},
+    }
+
+
 @dataclass
 class _Attempt:
     due: float  # when it is made again
@@ -247,7 +258,7 @@ class TemplateMaker:
 def serve(api: ApiServer, log: StatusLog, node: str) -> NoReturn:
     """Follow pods and cards, and make templates, until a signal ends the process."""
     changed = threading.Event()
-    pods = WatchedObjects(api, PODS, WANTED, changed=changed.set)
+    pods = WatchedObjects(api, PODS, WANTED, changed=changed.set, kept=reduced)
     of_this_driver = {"fieldSelector": f"spec.driver={DRIVER}"}
     slices = WatchedObjects(api, SLICES, of_this_driver, changed=changed.set)
     maker = TemplateMaker(api, log, node)

@@ -176,15 +176,17 @@ class ApiServer:
         """Return the object at `path`."""
         return self._repeated(ApiRequest("GET", path, query))
 
-    def all_of(self, path: str, query: Query | None = None) -> tuple[list[Object], str]:
-        """Return all objects of a collection, and the resourceVersion of that state."""
+    def all_of(
+        self, path: str, query: Query | None = None, kept: Callable[[Object], Object] = dict
+    ) -> tuple[list[Object], str]:
+        """Return what is `kept` of all objects of a collection, and their resourceVersion."""
         while True:
             objects: list[Object] = []
             page = {**(query or {}), "limit": _PAGE}
             try:
                 while True:
                     answer = self.get(path, page)
-                    objects += answer.get("items") or []
+                    objects += map(kept, answer.get("items") or [])
                     metadata = answer.get("metadata") or {}
                     if not metadata.get("continue"):
                         return objects, str(metadata.get("resourceVersion") or "")
@@ -413,6 +415,8 @@ _SHORT_SECONDS: Final = 1.0  # a watch that ends earlier is begun again after a 
 class WatchedObjects:
     """The objects at `path` that `query` selects; `changed` is called after each change.
 
+    `kept` returns what is needed of an object, with its name, where there may be thousands.
+
     `start` begins, `close` ends. Until `is_synced`, nothing is known. A fault is logged
     once, and the last known objects stay.
     """
@@ -424,7 +428,7 @@ class WatchedObjects:
         query: Query | None = None,
         *,
         changed: Callable[[], None] = lambda: None,
-        watch_seconds: int = WATCH_SECONDS,
+        kept: Callable[[Object], Object] = dict,
     ) -> None:
         self.is_synced = False
         self.fault = ""  # why the copy may be old
@@ -432,7 +436,7 @@ class WatchedObjects:
         self._path = path
         self._query = dict(query or {})
         self._changed = changed
-        self._watch_seconds = watch_seconds
+        self._kept = kept
         self._objects: dict[str, Object] = {}
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
@@ -488,7 +492,7 @@ class WatchedObjects:
             self._closed.wait(next(waits))
 
     def _list(self) -> str:
-        objects, version = self._api.all_of(self._path, self._query)
+        objects, version = self._api.all_of(self._path, self._query, self._kept)
         with self._lock:
             self._objects = {_key(body): body for body in objects}
         self.is_synced, self.fault = True, ""
@@ -497,13 +501,13 @@ class WatchedObjects:
 
     def _watch(self, version: str) -> Iterator[str]:
         """Apply the changes since `version` until the server ends; yield each later version."""
-        seconds = int(self._watch_seconds * random.uniform(0.7, 1.0))  # noqa: S311 - not a secret
+        seconds = int(WATCH_SECONDS * random.uniform(0.7, 1.0))  # noqa: S311 - not a secret
         query = {
             **self._query,
             "watch": "1",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(max(seconds, 1)),
+            "timeoutSeconds": str(seconds),
         }
         for event in self._events(ApiRequest("GET", self._path, query), seconds + _GRACE_SECONDS):
             kind, body = event.get("type"), event.get("object")
@@ -517,7 +521,7 @@ class WatchedObjects:
                     if kind == "DELETED":
                         self._objects.pop(_key(body), None)
                     else:
-                        self._objects[_key(body)] = body
+                        self._objects[_key(body)] = self._kept(body)
                 self._changed()
             self.fault = ""
             yield str(body["metadata"]["resourceVersion"])

@@ -168,6 +168,19 @@ def test_what_is_there_and_what_comes_changes_and_goes(
     wait_until(lambda: names(watched) == {"b"})
 
 
+def test_only_what_is_needed_of_an_object_is_kept(
+    api: ApiServer, cluster: StandInApiServer
+) -> None:
+    cluster.put(f"{NODES}/listed", {"spec": {"x": 1}})
+    watched = WatchedObjects(api, NODES, kept=lambda body: {"metadata": body["metadata"]})
+    watched.start()
+    wait_until(lambda: cluster.watchers == 1)
+    cluster.put(f"{NODES}/watched", {"spec": {"x": 1}})
+    wait_until(lambda: names(watched) == {"listed", "watched"})
+    watched.close()
+    assert [set(one) for one in watched.objects()] == [{"metadata"}] * 2
+
+
 def test_a_watch_that_ends_goes_on_where_it_was(
     watched: WatchedObjects, cluster: StandInApiServer
 ) -> None:

@@ -23,6 +23,7 @@ from gpushare.kubernetes.templates import (
     WANTED,
     TemplateMaker,
     content,
+    reduced,
 )
 from tests.stack.api_server import Body, Refused, StandInApiServer
 from tests.unit.kubernetes.gpushared import Clock
@@ -198,7 +199,7 @@ class ClaimedCluster:
     def step(self, maker: TemplateMaker | None = None, later: float = 0.0) -> list[str]:
         """Have a maker make what is due; return what was created in this step, with refusals."""
         self.clock.now += later
-        pods = self.api.all_of(PODS, WANTED)[0]
+        pods = self.api.all_of(PODS, WANTED, reduced)[0]
         before = len(self.cluster.requests)
         (maker or self.maker).step(pods, self.devices)
         return [one.rpartition("/namespaces/")[2] for one in self.cluster.requests[before:]]
@@ -268,6 +269,12 @@ def test_pods_that_need_nothing_get_nothing(claimed: ClaimedCluster) -> None:
     claimed.cluster.put(path_of(PODS, "has", "ai"), {**has, "status": status})
     claimed.cluster.put(path_of(PODS, "none", "ai"), {"metadata": has["metadata"], "spec": {}})
     assert claimed.step() == []
+
+
+def test_of_a_pod_only_what_is_needed_is_kept(claimed: ClaimedCluster) -> None:
+    pod = claimed.pod("p", NEW, annotations={"large": "x" * 5000})
+    pod["spec"]["containers"] = [{"name": "c", "env": [{"name": "A", "value": "x" * 5000}]}]
+    assert len(str(reduced(pod))) < 300
 
 
 def test_what_still_waits_is_made_again_once_for_each_name(claimed: ClaimedCluster) -> None:
