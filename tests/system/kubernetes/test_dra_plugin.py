@@ -194,6 +194,18 @@ def test_a_claim_is_reserved_before_the_kubelet_has_its_answer(
     assert daemon.followed == {"claim-1"}
 
 
+def test_the_kubelet_is_told_which_request_each_device_is_for(
+    kubelet: DraKubelet, cluster: Cluster
+) -> None:
+    cluster.allocate(part(A, request="train"), part(B, request="serve"), part(A, request="serve"))
+    found = kubelet.prepare(CLAIM)["claim-1"]["devices"]
+    assert [(one["request_names"], one["device_name"]) for one in found] == [
+        (["train"], device_name(A)),
+        (["serve"], device_name(B)),
+        (["serve"], device_name(A)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("devices", "uid", "reason"),
     [

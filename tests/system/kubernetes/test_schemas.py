@@ -7,10 +7,13 @@ import pytest
 
 from gpushare.kubernetes.api.claims import CLAIMS
 from gpushare.kubernetes.api.server import ApiServer, path_of
+from gpushare.kubernetes.api.slices import devices_of
+from gpushare.kubernetes.templates import content, template
 from gpushare.manifest.alauda import GROUPS, config_maps
 from tests.stack.api_server import StandInApiServer
 from tests.system.kubernetes.test_role import everything
 from tests.unit.kubernetes import test_manifests as manifests
+from tests.unit.kubernetes.made import GIB, card, node
 from tests.unit.kubernetes.test_claims import body as claim_body
 
 from . import schemas
@@ -34,6 +37,15 @@ def test_what_gpushare_node_writes(api: ApiServer, cluster: StandInApiServer) ->
     assert {one["kind"] for one in written} == {"Node", "ResourceSlice", "ResourceClaim", "Event"}
     for one in written:
         schemas.check(one)
+
+
+@pytest.mark.parametrize("memory", ["4096mi", "50pct", "all"])
+def test_templates_that_pods_wait_for(memory: str) -> None:
+    pod = {"metadata": {"name": "p", "namespace": "ai", "uid": "u"}}
+    name = f"gpushare-{memory}-30-2"
+    spec = content(name, devices_of(node(card(0), card(1, schedulable_bytes=GIB))))
+    assert spec is not None
+    schemas.check(template(name, spec, pod))
 
 
 def test_the_resources_of_an_alauda_cluster() -> None:

@@ -164,6 +164,8 @@ def test_of_more_sizes_than_a_request_may_have_those_near_another_get_a_bit_less
         [amount] = [amount for least, below, amount in found if least <= size << 10 < below]
         assert size << 9 >= amount > 0.8 * (size << 9)
     assert bands("gpushare-1pct-0-1", *sizes)[-1][2] == 40
+    tiny = [{"capacity": {"memory": {"value": "64Mi"}}}]
+    assert "'1Mi'" in str(content("gpushare-1pct-0-1", tiny)), "a claim of nothing is refused"
 
 
 def test_the_scheduler_counts_what_a_percentage_says_as_gpushared_would() -> None:
@@ -309,6 +311,8 @@ def test_a_template_of_that_name_that_somebody_else_made_is_left_alone(
     claimed.pod("p", NEW)
     claimed.step()
     assert claimed.cluster.of(TEMPLATES) == [own]
+    claimed.pod("q", "gpushare-all-0-1")
+    assert claimed.step() == ["ai/resourceclaimtemplates"], "it is no failure of the namespace"
     assert (claimed.control_claims(), claimed.events()) == ([], [])
 
 
@@ -360,6 +364,9 @@ def test_a_namespace_that_fails_is_asked_less_often_and_holds_up_no_other(
     claimed.refuse(0, "")
     claimed.step(later=60)
     assert claimed.control_claims() == []
+    claimed.refuse(code, "not now")
+    claimed.pod("r", NEW)
+    assert claimed.step() == claimed.step(later=AGAIN_SECONDS) == ["ai/resourceclaimtemplates"]
 
 
 def test_a_namespace_whose_policies_are_slow_holds_up_no_other(claimed: ClaimedCluster) -> None:
@@ -443,3 +450,6 @@ def test_500_pods_of_500_sizes_get_theirs_whatever_happens_between_two_steps(
     assert len(pods) == 500
     assert all(pod["status"]["resourceClaimStatuses"] for pod in pods)
     assert not claimed.events()
+    claimed.step()
+    assert not claimed.maker._attempts, "nothing is kept of pods that have their claims"
+    assert not claimed.maker._backoffs
