@@ -336,6 +336,9 @@ def test_a_refusal_is_an_event_on_each_pod_once_and_is_tried_again(
     claimed.refuse(0, "")
     claimed.step(later=REFUSED_SECONDS)
     assert claimed.control_claims() == []
+    asked = {one.partition("?")[0] for one in claimed.cluster.requests}
+    made = (path_of(one, namespace="ai") for one in (TEMPLATES, EVENTS))
+    assert asked == {f"GET {PODS}", *(f"POST {path}" for path in made)}, "no other right"
 
 
 def test_a_namespace_that_is_being_deleted_gets_neither_template_nor_event(
