@@ -26,7 +26,8 @@ TOKEN_HEADER: Final = "x-gpushare-token"  # noqa: S105 - in lower case, as the e
 ALLOCATIONS: Final = "allocations"
 ALLOCATION_MOUNT: Final = "/run/gpushare/allocation"  # of more cards: with -1, -2, ... at its end
 
-#: In run_dir: `claims/UID`, of a prepared ResourceClaim, and where it is mounted, at `/UID`.
+#: In run_dir: `claims/UID.REQUEST`, of a request of a prepared ResourceClaim, and where it is
+#: mounted, by the same name.
 CLAIMS: Final = "claims"
 CLAIM_MOUNT: Final = "/run/gpushare/claim"
 CDI_KIND: Final = "gpushare.io/claim"
@@ -51,8 +52,7 @@ class ClaimDevice(TypedDict):
 class PreparedClaim(TypedDict):
     """A claim that is reserved."""
 
-    folder: str
-    cdi: list[str]  # names of CDI devices, for each of the claim's devices
+    cdi: dict[str, str]  # the name of the CDI device by request of the claim
 
 
 class ClaimStatus(TypedDict):

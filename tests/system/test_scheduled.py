@@ -76,19 +76,13 @@ def device(card: str, gib: int, cores: int = 0) -> ClaimDevice:
     return {"request": "gpu", "card": card, "memory_bytes": gib * GIB, "cores": cores, "share": ""}
 
 
-def prepared(client: Client, *devices: ClaimDevice, pods: Sequence[str] = (UID,)) -> str:
-    """Prepare a claim as the kubelet has gpushare-node do; return the folder."""
-    return client.prepare_claim(CLAIM, namespace="team", name="gpus", pods=pods, devices=devices)[
-        "folder"
-    ]
-
-
-def mounted(stack: Stack) -> str:
-    """Return where the CDI spec of the claim has its folder mounted."""
+def prepared(stack: Stack, *devices: ClaimDevice, pods: Sequence[str] = (UID,)) -> tuple[str, str]:
+    """Prepare a claim as the kubelet has gpushare-node do; return its folder, and where it goes."""
+    stack.client.prepare_claim(CLAIM, namespace="team", name="gpus", pods=pods, devices=devices)
     [file] = (stack.root / "cdi").iterdir()
     [found] = json.loads(file.read_text())["devices"]
     [mount] = found["containerEdits"]["mounts"]
-    return str(mount["containerPath"])
+    return str(mount["hostPath"]), str(mount["containerPath"])
 
 
 def allocated(client: Client) -> list[int]:
@@ -99,8 +93,7 @@ def allocated(client: Client) -> list[int]:
 def test_containers_share_a_claim_across_a_kill_of_the_daemon(dra: Stack) -> None:
     client = dra.client
     card = client.cards()[0]["uuid"]
-    folder = prepared(client, device(card, 20, 40))
-    at = mounted(dra)
+    folder, at = prepared(dra, device(card, 20, 40))
     train = bundle(dra, folder, at, memory="12GiB", cores="30")
     rest = bundle(dra, folder, at, memory="8GiB", cores="10")
     with train.started() as tenant:

@@ -213,6 +213,7 @@ class _Creation:
         record = replace(
             self._record,
             claim="" if request.grant is None else request.grant.claim,
+            claim_requests=() if request.grant is None else request.grant.requests,
             maker=bundle.maker,  # the end of the create finds one that is gone
             maker_starttime=(bundle.maker and processes.start_time(bundle.maker)) or 0,
             cgroup=cgroup,

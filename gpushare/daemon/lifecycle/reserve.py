@@ -172,9 +172,9 @@ def _placed_record(
     ticket: TicketRecord | None,
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
-    if claim := applicant.record.claim:
+    if applicant.record.claim:
         placed = scheduled.place_container(
-            claim, request.quota, request.effective, state.ledger, state.accounts
+            applicant.record, request.quota, request.effective, state.ledger, state.accounts
         )
         request = replace(request, quota=scheduled.with_placed_cores(request.quota, placed))
     else:

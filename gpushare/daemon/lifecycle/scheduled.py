@@ -2,9 +2,10 @@
 """The Kubernetes scheduler's allocation to a container, by what the kubelet mounted into it.
 
 The kubelet mounts a folder of gpushared, whose name says what was allocated: for the device plugin
-`<run_dir>/allocations/UUID/BYTES`, for a prepared ResourceClaim `<run_dir>/claims/UID`. No author
-of a pod can mount it without a hostPath volume, with which they could mount the control socket as
-well. The folder is empty, and its mount is removed from the spec.
+`<run_dir>/allocations/UUID/BYTES`, for a request of a prepared ResourceClaim
+`<run_dir>/claims/UID.REQUEST`. No author of a pod can mount it without a hostPath volume, with
+which they could mount the control socket as well. The folder is empty, and its mount is removed
+from the spec.
 
 A container may use a claim only if its pod is among those for which the claim is reserved, by the
 UID that the engine writes over whatever the pod's author wrote.
@@ -40,9 +41,15 @@ from gpushare.daemon.placement.request import (
 )
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.claim import UID, ClaimRecord, unused_part, used_parts
+from gpushare.daemon.store.claim import (
+    UID,
+    ClaimRecord,
+    unused_of_requests,
+    unused_part,
+    used_parts,
+)
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import CardAllocation
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.cdi_files import format_spec, make_run_folder, run_folder, write_spec
 from gpushare.oci.edits import MOUNTS
@@ -112,6 +119,7 @@ class SchedulerGrant:
     mounts: tuple[int, ...]
     request: ScheduledAllocation
     claim: str = ""  # the UID of the ResourceClaim; "": it is the device plugin's
+    requests: tuple[str, ...] = ()  # those of the claim that are the container's; empty: all
 
     def removed_from(self, spec: Spec) -> Spec:
         """Return `spec` without the mounts: what a container gets does not depend on its claim."""
@@ -122,6 +130,13 @@ class SchedulerGrant:
         """Return `placed` with the mounts among what is taken out of the spec."""
         mounts = sorted({*placed.taken.get(MOUNTS, ()), *self.mounts})
         return replace(placed, taken={**placed.taken, MOUNTS: mounts})
+
+
+class ClaimPart(NamedTuple):
+    """What a claim has for one of its requests."""
+
+    uid: str
+    request: str
 
 
 class CardPart(NamedTuple):
@@ -157,12 +172,13 @@ def find_grant(
     The pod of a claim may not be known yet: then this waits, and calls `check` meanwhile.
     """
     mode, mounted = node.config.kubernetes_mode, dict(_mounted(spec, node.config))
-    claims = [source for source in mounted.values() if isinstance(source, str)]
+    claims = [source for source in mounted.values() if isinstance(source, ClaimPart)]
     parts = [source for source in mounted.values() if isinstance(source, CardPart)]
     cards, sizes = {part.card for part in parts}, {part.memory_bytes for part in parts}
     # One container may have the same memory of several cards.
-    is_alike = len(cards) == len(parts) and len(sizes) == 1
-    if len(mounted) > 1 and (claims or not is_alike):
+    is_alike = not claims and len(cards) == len(parts) and len(sizes) == 1
+    is_one_claim = len(claims) == len(mounted) and len({claim.uid for claim in claims}) == 1
+    if len(mounted) > 1 and not is_alike and not is_one_claim:
         rule = f"allocated {len(mounted)} different parts of cards to one container"
         fix = "use one resource of gpushare, or one claim, in each container"
         raise QuotaError("the scheduler", None, rule, fix)
@@ -174,15 +190,19 @@ def find_grant(
             memory = request.layer["memory"]
             raise of_another_mode(str(memory.source), memory.shown, "plugin", mode)
         return SchedulerGrant(tuple(mounted), request)
-    [uid] = claims
+    uid = claims[0].uid
     if mode != "dra":
         raise of_another_mode("claim", uid, "dra", mode)
     claim = _claim_of(uid, pod, ledger, check)
-    return SchedulerGrant(tuple(mounted), container_request(claim), uid)
+    named = {one.request for one in claims} & {*claim.requests}
+    requests = () if len(named) in {0, len(claim.requests)} else tuple(sorted(named))
+    return SchedulerGrant(
+        tuple(mounted), container_request(claim.of_requests(requests)), uid, requests
+    )
 
 
-def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, CardPart | str]]:
-    """Yield the number of each mount that allocates something, and that; or the UID of a claim."""
+def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, CardPart | ClaimPart]]:
+    """Yield the number of each mount that allocates something, and what."""
     for number, mount in enumerate(spec.entries(*MOUNTS)):
         source, destination = mount.get("source"), mount.get("destination")
         if not isinstance(source, str) or not isinstance(destination, str):
@@ -195,9 +215,10 @@ def _mounted(spec: Spec, config: Config) -> Iterator[tuple[int, CardPart | str]]
         elif (
             destination == f"{CLAIM_MOUNT}/{folder.name}"
             and folder.parent == run_folder(config.run_dir, CLAIMS)
-            and UID.fullmatch(folder.name)
+            and UID.fullmatch(folder.name.partition(".")[0])
         ):
-            yield number, folder.name
+            uid, _, request = folder.name.partition(".")
+            yield number, ClaimPart(uid, request)
 
 
 def _part(folder: Path, config: Config) -> CardPart | None:
@@ -395,8 +416,7 @@ def unprepare(uid: str, node: Node, ledger: Ledger) -> None:
     """
     known = ledger.claims.get(uid)
     _cdi_file(uid, node).unlink(missing_ok=True)
-    folder = run_folder(node.config.run_dir, CLAIMS, uid)
-    if folder.is_dir():
+    for folder in run_folder(node.config.run_dir, CLAIMS).glob(f"{uid}.*"):
         folder.rmdir()
     if known is not None:
         ledger.release(known.file)
@@ -418,28 +438,29 @@ def adopt(node: Node, ledger: Ledger) -> None:
 
 
 def place_container(
-    uid: str,
+    record: TenantRecord,
     quota: QuotaRequest,
     effective: EffectiveRequest,
     ledger: Ledger,
     accounts: CardAccounts,
 ) -> tuple[PlacedCard, ...]:
-    """Return the part of each card of a claim that one of its containers gets. NoRoom.
+    """Return the part of each card of its claim that the container of `record` gets. NoRoom.
 
-    Unless its own request sets them, it gets the memory that the claim has left, and as much of
-    the claim's cores as of its memory.
+    Unless its own request sets them, it gets the memory that the claim, or those of its requests
+    that the container names, have left, and as much of their cores as of their memory.
     """
     sets_cores = not _is_of_claim("cores", quota)
-    claim = ledger.claims.get(uid)
+    claim, names = ledger.claims.get(record.claim), record.claim_requests
     if claim is None:
-        raise NoRoom(f"claim {uid} was released while its container was created")
-    placed = []
-    for one in sorted(_capacities(claim, accounts).values(), key=lambda one: one.card.index):
-        most = None
+        raise NoRoom(f"claim {record.claim} was released while its container was created")
+    own, tenants, placed = claim.of_requests(names), ledger.entries.values(), []
+    for one in sorted(_capacities(own, accounts).values(), key=lambda one: one.card.index):
+        most, uuid = None, one.card.uuid
         if _is_of_claim("memory", quota):
-            used = used_parts(one.card.uuid, ledger.entries.values(), one.policy)
-            most = unused_part(claim, one.card.uuid, used).quota_bytes
-        placed.append(_place(claim, effective, one, most, sets_cores=sets_cores))
+            most = unused_part(claim, uuid, used_parts(uuid, tenants, one.policy)).quota_bytes
+            if names:
+                most = min(most, unused_of_requests(claim, uuid, tenants, names))
+        placed.append(_place(own, effective, one, most, sets_cores=sets_cores))
     return tuple(placed)
 
 
@@ -579,14 +600,22 @@ def _find_room(
 
 
 def _publish(claim: ClaimRecord, node: Node) -> PreparedClaim:
-    """Make the folder and the CDI spec of a claim, if they are not there; OSError."""
-    folder = make_run_folder(node.config.run_dir, CLAIMS, claim.uid)
-    inside = f"{CLAIM_MOUNT}/{claim.uid}"
-    mount = {"hostPath": str(folder), "containerPath": inside, "options": list(_MOUNT)}
-    devices = [{"name": claim.uid, "containerEdits": {"mounts": [mount]}}]
+    """Make the folders and the CDI spec of a claim, if they are not there; OSError.
+
+    A device for each request: the kubelet gives a container those of the requests that it names.
+    """
+    devices = []
+    for request in claim.requests:
+        name = f"{claim.uid}.{request}"
+        folder = make_run_folder(node.config.run_dir, CLAIMS, name)
+        inside = f"{CLAIM_MOUNT}/{name}"
+        mount = {"hostPath": str(folder), "containerPath": inside, "options": list(_MOUNT)}
+        devices.append({"name": name, "containerEdits": {"mounts": [mount]}})
     document = {"cdiVersion": _CDI_VERSION, "kind": CDI_KIND, "devices": devices}
     write_spec(_cdi_file(claim.uid, node), format_spec(document))
-    return PreparedClaim(folder=str(folder), cdi=[f"{CDI_KIND}={claim.uid}"])
+    return PreparedClaim(
+        cdi={request: f"{CDI_KIND}={claim.uid}.{request}" for request in claim.requests}
+    )
 
 
 def _cdi_file(uid: str, node: Node) -> Path:

@@ -8,7 +8,7 @@ what all of them have never exceeds the claim. What none of them has stays reser
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
@@ -19,6 +19,8 @@ from gpushare.quota.size import exact_size, format_size
 
 #: The UID of an object of Kubernetes; it is a part of file names.
 UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
+#: The name of a request in a claim (a label of RFC 1123); it is a part of file names, too.
+_REQUEST: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 PREFIX: Final = "claim-"  # of the file in the ledger
 
 
@@ -26,7 +28,7 @@ PREFIX: Final = "claim-"  # of the file in the ledger
 class ClaimedDevice:
     """One result of the scheduler: a part of a card, for one request of the claim.
 
-    ValueError for an amount that nothing can have.
+    ValueError for an amount that nothing can have, and for a name that no request has.
     """
 
     request: str
@@ -40,6 +42,8 @@ class ClaimedDevice:
         """Refuse an amount that would make the sum of a card's allocations wrong."""
         if self.memory_bytes <= 0 or not 0 <= self.cores <= 100:
             raise ValueError(f"{self.memory_bytes} bytes and {self.cores} % of a card")
+        if not _REQUEST.fullmatch(self.request):
+            raise ValueError(f"{self.request!r} is not the name of a request")
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,16 @@ class ClaimRecord:
     def cards(self) -> tuple[str, ...]:
         """The UUIDs of its cards, each once."""
         return tuple(dict.fromkeys(device.card for device in self.devices))
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The names of its requests that have devices here, each once."""
+        return tuple(dict.fromkeys(device.request for device in self.devices))
+
+    def of_requests(self, names: Collection[str]) -> ClaimRecord:
+        """Return the claim with the devices of some of its requests alone; of none: all."""
+        kept = tuple(device for device in self.devices if device.request in names)
+        return replace(self, devices=kept) if names else self
 
     def part(self, card: str) -> CardAllocation:
         """Return what it has of a card: all of its devices there together. KeyError."""
@@ -133,6 +147,23 @@ def unused_part(
         key=claim.file,
         is_scheduled=True,
     )
+
+
+def unused_of_requests(
+    claim: ClaimRecord, card: str, tenants: Iterable[TenantRecord], names: Collection[str]
+) -> int:
+    """Return the bytes of a card that the containers of some of a claim's requests do not have.
+
+    A container that names no request of the claim has a part of all of them.
+    """
+    used = (
+        allocation.quota_bytes
+        for record in tenants
+        if record.claim == claim.uid and not {*names}.isdisjoint(record.claim_requests or names)
+        for allocation in record.allocations
+        if allocation.uuid == card
+    )
+    return max(0, claim.of_requests(names).part(card).quota_bytes - sum(used))
 
 
 def reservations(

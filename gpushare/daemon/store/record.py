@@ -103,6 +103,7 @@ class TenantRecord:
     pod: str = ""  # the pod's name
     pod_uid: str = ""
     claim: str = ""  # the UID of the ResourceClaim of which it has a part
+    claim_requests: tuple[str, ...] = ()  # those of the claim that it names; empty: all
     labels: Mapping[str, str] = field(default_factory=dict)  # those that gpushare.yaml names
     allocations: tuple[CardAllocation, ...] = ()
     uninterposed: tuple[str, ...] = ()  # capabilities of the driver that bypass the interposer
@@ -260,6 +261,7 @@ def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
         values,
         state=one_of(*get_args(TenantState)),
         allocations=tuple_of(CardAllocation),
+        claim_requests=tuple,
         notes=tuple,
         uninterposed=tuple,
         eviction=_eviction_from_json,

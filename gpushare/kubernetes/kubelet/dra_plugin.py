@@ -225,7 +225,7 @@ class DraPlugin:
                     "request_names": [device.request],
                     "pool_name": device.pool,
                     "device_name": device.device,
-                    "cdi_device_ids": list(reply["cdi"]),
+                    "cdi_device_ids": [reply["cdi"][device.request]],
                 }
                 for device in claim.devices
             ]

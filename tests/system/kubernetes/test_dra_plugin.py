@@ -86,7 +86,8 @@ class Daemon(Client):
             raise RequestRefused(self.refusal)
         wanted = {"name": f"{namespace}/{name}", "pods": list(pods), "devices": list(devices)}
         self.prepared[uid] = {**wanted, "parameters": dict(parameters or {})}
-        return {"folder": f"/run/gpushare/claims/{uid}", "cdi": [f"gpushare.io/claim={uid}"]}
+        requests = {one["request"] for one in devices}
+        return {"cdi": {each: f"gpushare.io/claim={uid}.{each}" for each in requests}}
 
     def unprepare_claim(self, uid: str) -> None:
         if self.refusal:
@@ -184,7 +185,7 @@ def test_a_claim_is_reserved_before_the_kubelet_has_its_answer(
         "request_names": ["gpu"],
         "pool_name": NODE,
         "device_name": "card-aaaaaaaa-0000-0000-0000-000000000000",
-        "cdi_device_ids": ["gpushare.io/claim=claim-1"],
+        "cdi_device_ids": ["gpushare.io/claim=claim-1.gpu"],
     }
     prepared = daemon.prepared["claim-1"]
     assert (prepared["name"], prepared["pods"]) == ("ai/train", ["pod-1"])

@@ -95,14 +95,22 @@ def container(
     pod: str = POD,
     claim: str = CLAIM,
 ) -> BundleToCreate:
-    """Return a container of a pod with UID `pod`, as containerd writes it with the claim's CDI."""
+    """Return a container of a pod with UID `pod`, as containerd writes it with the claim's CDI.
+
+    It names all requests of a claim, or one: `UID.REQUEST`.
+    """
     keys = {f"gpushare.io/{key}": text for key, text in (asked or {}).items()}
     engine = ContainerdBundles(folder / f"{pod}-{name}", keys, pod=f"s{pod}")
     made = engine.container(name)
     document = made.document()
     document["annotations"]["io.kubernetes.cri.sandbox-uid"] = pod
     mounts = []
-    for one in filter(None, claim.split(",")):
+    known = {uid: each.requests for uid, each in node.ledger.claims.items()}
+    for one in (
+        name
+        for each in filter(None, claim.split(","))
+        for name in ([each] if "." in each else [f"{each}.{r}" for r in known.get(each, ("gpu",))])
+    ):
         source = str(node.node.config.run_dir.resolve() / "claims" / one)
         mounts.append({"destination": f"{CLAIM_MOUNT}/{one}", "type": "bind", "source": source})
     document["mounts"] = mounts
@@ -120,8 +128,7 @@ def allocated(node: FakeDaemon) -> list[int]:
 
 def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: FakeDaemon) -> None:
     answer = prepare(node, device(20, 40))
-    assert answer["cdi"] == [f"gpushare.io/claim={CLAIM}"]
-    assert Path(answer["folder"]).is_dir()
+    assert answer["cdi"] == {"gpu": f"gpushare.io/claim={CLAIM}.gpu"}
     assert (allocated(node), node.accounts.capacities()[0].cores_available) == ([20, 0], 60)
     [file] = node.node.config.cdi_dir.iterdir()
     assert file.name == f"gpushare.io-claim-{CLAIM}.json"
@@ -129,7 +136,8 @@ def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: FakeDae
     assert list(found["containerEdits"]) == ["mounts"]
     [mount] = found["containerEdits"]["mounts"]
     paths = mount["hostPath"], mount["containerPath"]
-    assert paths == (answer["folder"], f"{CLAIM_MOUNT}/{CLAIM}")
+    assert Path(paths[0]).is_dir()
+    assert paths[1] == f"{CLAIM_MOUNT}/{CLAIM}.gpu"
     assert "ro" in mount["options"]
 
 
@@ -173,6 +181,42 @@ def test_several_cards_have_each_its_own_part(node: FakeDaemon, tmp_path: Path) 
     assert allocated(node) == [20, 10]
     changed = set_quota(record, {"priority": "1"}, node)
     assert changed.allocations == record.allocations
+
+
+def test_a_container_has_the_cards_of_the_requests_that_it_names(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    """One claim, three requests, of which two are on one card; the fourth container names none."""
+    answer = prepare(
+        node,
+        device(20, 40, request="a"),
+        device(10, 20, card=1, request="b"),
+        device(8, 10, request="c"),
+    )
+    assert list(answer["cdi"]) == ["a", "b", "c"]
+    found = {}
+    for request in ("b", "c", "a"):
+        made = container(node, tmp_path, request, claim=f"{CLAIM}.{request}").create(node)
+        found[request] = [
+            (CARDS.index(part.uuid), part.quota_bytes // GIB, part.cores)
+            for part in record_of(made, node).allocations
+        ]
+    assert found == {"a": [(0, 20, 40)], "b": [(1, 10, 20)], "c": [(0, 8, 10)]}
+    assert allocated(node) == [28, 10]
+    with pytest.raises(NoRoom, match="0 B of 28 GiB left there"):
+        container(node, tmp_path, "rest").create(node)
+
+
+def test_containers_that_name_one_request_share_it_and_take_nothing_of_another(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    prepare(node, device(20, request="a"), device(10, request="b"))
+    asked = {"container.first.memory": "15GiB"}
+    for name in ("first", "second"):
+        container(node, tmp_path, name, asked=asked, claim=f"{CLAIM}.a").create(node)
+    container(node, tmp_path, "third", claim=f"{CLAIM}.b").create(node)
+    parts = [one.allocations[0].quota_bytes // GIB for one in node.ledger.entries.values()]
+    assert parts == [15, 5, 10]
 
 
 def test_containers_of_a_claim_never_have_more_than_it(node: FakeDaemon, tmp_path: Path) -> None:
@@ -387,9 +431,10 @@ def test_a_cordoned_card_takes_no_container_of_a_claim(node: FakeDaemon, tmp_pat
 
 def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: Path) -> None:
     with a_node(tmp_path) as before:
-        answer = prepare(before, device(20, 40), policy="burst-share")
+        prepare(before, device(20, 40), policy="burst-share")
         rows = before.ask("claims")
-        Path(answer["folder"]).rmdir()
+        folder = before.node.config.run_dir / "claims" / f"{CLAIM}.gpu"
+        folder.rmdir()
         stale = before.node.config.cdi_dir / "gpushare.io-claim-gone.json"
         stale.write_text("{}")
         (before.node.config.cdi_dir / f"gpushare.io-claim-{CLAIM}.json").unlink()
@@ -398,7 +443,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
         scheduled.adopt(after.node, after.ledger)
         assert after.ask("claims") == rows
         assert allocated(after) == [20, 0]
-        assert Path(answer["folder"]).is_dir()
+        assert folder.is_dir()
         names = sorted(file.name for file in after.node.config.cdi_dir.iterdir())
         assert names == [f"gpushare.io-claim-{CLAIM}.json", "nvidia.yaml"]
         assert record_of(container(after, tmp_path).create(after), after).policy == "burst-share"
