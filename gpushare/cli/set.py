@@ -27,43 +27,20 @@ if TYPE_CHECKING:
 
 # --- the options of `gpushare set` and `run` that stand for keys of a quota ---
 
-#: The name of the value, and the help.
-_HELP: Final[Mapping[str, tuple[str, str]]] = {
-    "profile": ("NAME", "A profile of the node (profiles in gpushare.yaml)."),
-    "memory": ("SIZE", "Memory quota on each card, for example 4GiB."),
-    "memory-limit": (
-        "SIZE",
-        (
-            "Burst limit: how much memory may be used while the card has unreserved memory. Must "
-            "be at least --memory."
-        ),
-    ),
-    "cores": ("PERCENT", "Share of each card's compute, in percent."),
-    "count": ("N", "Number of cards."),
-    "devices": ("CARDS", "Indices or UUIDs of the allowed cards."),
-    "compute-capability": ("VERSIONS", "Compute capabilities of the cards, for example >=8.0."),
-    "policy": ("POLICY", f"Sharing policy for compute: {', '.join(POLICIES)}."),
-    "weight": ("N", "Relative weight; only with native-burst-share."),
-    "priority": ("N", "Priority among offline containers, 0 (first) to 9."),
-    "class": (
-        "CLASS",
-        "Latency class, online or offline: online containers are never throttled for offline ones.",
-    ),
-    "idle-after": (
-        "TIME",
-        "Time without any use of its cards, for example 30m, after which it is idle.",
-    ),
-    "time-limit": (
-        "TIME",
-        "Time after which it is stopped, counted from its start, for example 8h.",
-    ),
-    "over-quota": (
-        "ACTION",
-        (
-            "Action when the container exceeds its quota by bypassing the library: observe, warn, "
-            "freeze or kill."
-        ),
-    ),
+#: The name of the value.
+_METAVARS: Final = {
+    "memory": "SIZE",
+    "memory-limit": "SIZE",
+    "cores": "PERCENT",
+    "count": "N",
+    "devices": "CARDS",
+    "policy": "POLICY",
+    "weight": "N",
+    "priority": "N",
+    "class": "CLASS",
+    "idle-after": "TIME",
+    "time-limit": "TIME",
+    "over-quota": "ACTION",
 }
 CHOICES: Final = {
     "policy": POLICIES,
@@ -105,9 +82,10 @@ def quota_option(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option of a key; `over-quota` is that of the audit."""
     key = KEYS.get(name) or OPERATORS[f"{name}-action"]
-    metavar, text = _HELP.get(name, ("VALUE", None))
     words = [f"--{name}", *([variable] if variable else [])]
-    return click.option(*words, type=QuotaValue(key), metavar=metavar, help=text, hidden=hidden)
+    metavar = _METAVARS.get(name, "VALUE")
+    kind = QuotaValue(key)
+    return click.option(*words, type=kind, metavar=metavar, help=key.meaning, hidden=hidden)
 
 
 # --- `gpushare set`: change or reset a running container's quota ---

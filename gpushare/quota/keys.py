@@ -330,8 +330,8 @@ KEYS: Final[Mapping[str, Key]] = {
             parse_duration,
             smaller,
             "Time without any use of its cards, after which the container is idle if it holds GPU "
-            "memory. It can only be shorter than idle.after of the node, whose idle.action "
-            "applies.",
+            "memory. Only gpushare set can make it longer than idle.after of the node, whose "
+            "idle.action applies.",
         ),
         Key(
             TIME_LIMIT,
@@ -350,7 +350,8 @@ OPERATORS: Final[Mapping[str, Key]] = {
         "over_quota_action",
         Choice(("observe", "warn", "freeze", "kill")),
         unchanged,
-        "Action when the container exceeds its memory quota by bypassing the interposer library.",
+        "Action when the container exceeds its memory quota by bypassing the interposer library: "
+        "observe, warn, freeze or kill.",
     )
 }
 BY_ENV: Final[Mapping[str, Key]] = {key.env: key for key in KEYS.values()}
