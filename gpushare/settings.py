@@ -35,7 +35,7 @@ from gpushare.quota.request_policy import (
 from gpushare.quota.size import parse_size
 from gpushare.quota.values import parse_duration
 from gpushare.text_position import KeyPath, UnreadableText, at, key_of, read_text
-from gpushare.yaml_nodes import YamlNode, YamlRules, parse
+from gpushare.yaml_nodes import TYPE_NAMES, YamlNode, YamlRules, parse
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -511,14 +511,6 @@ class ConfigDocument:
 
 
 NAME: Final = "gpushare.schema.json"
-_TYPES: Final = {
-    "object": "a mapping",
-    "array": "a list",
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-}
 
 
 def load_schema() -> dict[str, Any]:
@@ -623,7 +615,7 @@ def _fix(part: Mapping[str, Any], value: Any = None) -> str:
 def _type_of(part: Mapping[str, Any]) -> str:
     kinds = part.get("type", "")
     types = [kinds] if isinstance(kinds, str) else kinds
-    return " or ".join(_TYPES.get(each, "a value") for each in types)
+    return " or ".join(TYPE_NAMES.get(each, "a value") for each in types)
 
 
 def _sizes(content: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[KeyPath]:

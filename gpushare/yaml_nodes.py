@@ -37,6 +37,15 @@ _KINDS: Final[Mapping[str, str]] = {
     "tag:yaml.org,2002:int": "a number",
     "tag:yaml.org,2002:float": "a number",
 }
+#: The types of a JSON schema, in words.
+TYPE_NAMES: Final = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
 _IMPLICIT: Final[Mapping[str, Any]] = yaml.SafeLoader.yaml_implicit_resolvers
 _JSON: Final = re.compile(r"\s*[\[{]")
 _HALVES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")

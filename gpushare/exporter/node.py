@@ -18,26 +18,10 @@ from gpushare.exporter.metric_family import (
     card_labels,
 )
 from gpushare.metrics_schema import BOUNDS
+from gpushare.xid import FATAL
 
 if TYPE_CHECKING:
     from gpushare.metrics_schema import NodeMetrics
-
-#: XIDs after which a card is unhealthy. Their series start with 0, because a series that starts
-#: with 1 is not an increase to Prometheus.
-WATCHED: Final = (
-    "46",
-    "48",
-    "62",
-    "64",
-    "79",
-    "95",
-    "109",
-    "119",
-    "120",
-    "136",
-    "140",
-    "143",
-)
 
 
 def _non_tenant(snapshot: Snapshot) -> Iterable[MetricSample]:
@@ -63,7 +47,8 @@ def _drift(snapshot: Snapshot) -> Iterable[MetricSample]:
 
 def _xids(snapshot: Snapshot) -> Iterable[MetricSample]:
     for card in snapshot.cards:
-        for xid in sorted({*WATCHED, *card["xids"]}, key=int):
+        # A series that starts with 1 is not an increase to Prometheus.
+        for xid in sorted({*map(str, FATAL), *card["xids"]}, key=int):
             yield (*card_labels(snapshot, card), xid), card["xids"].get(xid, 0)
 
 

@@ -186,7 +186,7 @@ class HistoryStore:
 
     def _forget(self) -> None:
         """Forget what the last sample had, which is in the file too."""
-        self._containers: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._containers: dict[str, tuple[int, dict[str, str]]] = {}
         self._subjects: dict[tuple[int, int], int] = {}
         self._seen: dict[int, _Counters] | None = None
         self._cards: dict[str, tuple[int, tuple[Any, ...]]] = {}
@@ -351,8 +351,8 @@ class HistoryStore:
         known = self._containers.get(tenant["key"])
         if known is not None and known[1] == about:
             return known[0]
-        names, marks = ", ".join(CONTAINER_COLUMNS), ", ".join("?" for _ in about)
-        updates = ", ".join(f"{name} = excluded.{name}" for name in CONTAINER_COLUMNS)
+        names, marks = ", ".join(about), ", ".join(f":{name}" for name in about)
+        updates = ", ".join(f"{name} = excluded.{name}" for name in about)
         # The last of two counts: who ran a process is not known any more when it has ended.
         updates += ", user = coalesce(nullif(excluded.user, ''), user)"
         store.execute(
@@ -360,7 +360,7 @@ class HistoryStore:
             f"ON CONFLICT (key) DO UPDATE SET {updates}",
             about,
         )
-        [number] = store.execute("SELECT id FROM container WHERE key = ?", about[:1]).fetchone()
+        [number] = store.execute("SELECT id FROM container WHERE key = :key", about).fetchone()
         self._containers[tenant["key"]] = number, about
         return int(number)
 
@@ -401,19 +401,6 @@ def _locked(folder: Path) -> int:
 
 # --- what the metrics history has of a container beside its figures ---
 
-CONTAINER_COLUMNS: Final = (
-    "key",
-    "identity",
-    "name",
-    "namespace",
-    "pod",
-    "user",
-    "labels",
-    "engine",
-    "mode",
-    "policy",
-)
-
 
 @functools.lru_cache(maxsize=256)
 def _user_name(uid: int | None) -> str:
@@ -426,19 +413,19 @@ def _user_name(uid: int | None) -> str:
         return str(uid)
 
 
-def container_row(tenant: TenantRow) -> tuple[str, ...]:
-    """Return the values of CONTAINER_COLUMNS."""
+def container_row(tenant: TenantRow) -> dict[str, str]:
+    """Return the columns of a container."""
     pod = tenant["pod"]
-    found = (
-        tenant["key"],
-        tenant["id"],
-        tenant["name"],
-        "" if pod is None else pod["namespace"],
-        "" if pod is None else pod["name"],
-        _user_name(tenant["uid"]),
-        json.dumps(tenant["labels"], sort_keys=True),
-        tenant["engine"],
-        tenant["isolation"] if tenant["isolation"] in {"mps", "exclusive"} else "shared",
-        tenant["policy"],
-    )
-    return tuple(map(storable, found))
+    found = {
+        "key": tenant["key"],
+        "identity": tenant["id"],
+        "name": tenant["name"],
+        "namespace": "" if pod is None else pod["namespace"],
+        "pod": "" if pod is None else pod["name"],
+        "user": _user_name(tenant["uid"]),
+        "labels": json.dumps(tenant["labels"], sort_keys=True),
+        "engine": tenant["engine"],
+        "mode": tenant["isolation"] if tenant["isolation"] in {"mps", "exclusive"} else "shared",
+        "policy": tenant["policy"],
+    }
+    return {name: storable(value) for name, value in found.items()}

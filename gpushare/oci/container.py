@@ -8,8 +8,7 @@ A pass over a bundle:
     request = injected_gpu.find(original, driver)  # the GPU that the engine had put there
     ...                                         # quota.parse_request, resolve_request, placement
     wanted = container.shared(...)              # or whole(...), or Wanted() for no GPU
-    cache = container.install_cache(...)        # None, or one more mount
-    edited = edits.apply(original, wanted.with_mount(cache), request.taken)
+    edited = edits.apply(original, wanted, request.taken)
     spec.store(bundle_fd, edited, loaded)
 """
 

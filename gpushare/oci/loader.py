@@ -241,19 +241,6 @@ def put_cache(rootfs: Rootfs, merged: MergedCache, keep: Path) -> Mount | None:
     return None if merged.before is None else Mount(str(_kept(keep, merged.after)), CACHE, _KEPT)
 
 
-def install_cache(
-    rootfs: Rootfs,
-    entries: Sequence[CacheEntry],
-    platform: Platform,
-    keep: Path,
-    *,
-    required: bool = False,
-) -> Mount | None:
-    """Make `entries` what the image's loader finds by its cache: merge_cache, then put_cache."""
-    merged = merge_cache(rootfs, entries, platform, required=required)
-    return None if merged is None else put_cache(rootfs, merged, keep)
-
-
 def _merged(cache: bytes | None, wanted: tuple[tuple[str, str], ...], flags: int) -> bytes:
     if cache is not None and len(cache) > ldcache.KEPT_BYTES:
         return ldcache.merge(cache, wanted, flags)

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.manifest.model import Document, ManifestFinding, node_finding, value_finding
 from gpushare.text_position import KeyPath, key_of
-from gpushare.yaml_nodes import YamlNode, fields, items, kind_name, scalar_text, value_at
+from gpushare.yaml_nodes import (
+    TYPE_NAMES,
+    YamlNode,
+    fields,
+    items,
+    kind_name,
+    scalar_text,
+    value_at,
+)
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -181,14 +189,6 @@ def alauda(domain: str) -> Schema:
 
 # --- errors of a schema in words, with their position ---
 
-_TYPES: Final = {
-    "object": "a mapping",
-    "array": "a list",
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-}
 _NAMED: Final = {
     "annotations": "annotation",
     "labels": "label",
@@ -345,7 +345,7 @@ def _key(place: KeyPath, root: YamlNode, beneath: KeyPath) -> str:
 def _other_type(node: YamlNode, part: Mapping[str, Any]) -> tuple[str, str]:
     """Return the rule and the fix for what is of another type."""
     wanted = part["type"] if isinstance(part["type"], list) else [part["type"]]
-    names = [_TYPES[one] for one in wanted if one != "null"]
+    names = [TYPE_NAMES[one] for one in wanted if one != "null"]
     kind = kind_name(node)
     of_yaml = " to YAML" if kind == "true or false" else ""  # yes, on and no are, to some
     rule = f"is {kind}{of_yaml}, but must be {' or '.join(names)}"

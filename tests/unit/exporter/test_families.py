@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from gpushare import xid
 from gpushare.exporter.aliases import COMPAT
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, Snapshot, with_unique_ids
-from gpushare.exporter.node import WATCHED
 
 from .made import DOWN, GIB, card, part, snapshot, tenant
 
@@ -117,10 +115,6 @@ def test_two_containers_of_one_id_have_series_of_their_own() -> None:
     ids = [said["container_id"] for said in shown]
     assert ids == [f"test@{'1' * 16}", f"test@{'2' * 16}", "other"]
     assert {said["container"] for said in shown} == {"a", "b?"}
-
-
-def test_the_xids_that_end_a_card_are_those_that_the_daemon_takes_for_it() -> None:
-    assert {str(number) for number in xid.FATAL} == set(WATCHED)
 
 
 def test_of_a_silent_daemon_only_that_is_exported() -> None:

@@ -247,12 +247,17 @@ def test_whole_cards_get_the_driver_and_no_filter(host: HostFiles, rootfs: Rootf
     ]
 
 
+def install_cache(rootfs: Rootfs, wanted: ContainerEdits, keep: Path) -> Mount | None:
+    merged = loader.merge_cache(rootfs, wanted.cache, PLATFORM)
+    return None if merged is None else loader.put_cache(rootfs, merged, keep)
+
+
 def test_an_image_without_glibc_gets_no_cache(
     root: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     (root / "etc").mkdir()
     wanted = shared(host, rootfs)
-    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    assert install_cache(rootfs, wanted, tmp_path) is None
     assert list((root / "etc").iterdir()) == []
 
 
@@ -262,7 +267,7 @@ def test_a_cache_that_is_not_understood_is_left_as_it_is(
 ) -> None:
     (debian / "etc/ld.so.cache").write_bytes(content)
     wanted = shared(host, rootfs)
-    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, debian) is None
+    assert install_cache(rootfs, wanted, debian) is None
     assert (debian / "etc/ld.so.cache").read_bytes() == content
 
 
@@ -280,15 +285,15 @@ def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
     monkeypatch.setattr(Rootfs, "replace", read_only)
     keep = tmp_path / "keep"  # made when it is needed: few images are read-only
     wanted = shared(host, rootfs)
-    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, keep) is None
+    assert install_cache(rootfs, wanted, keep) is None
     (debian / "etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
-    mount = loader.install_cache(rootfs, wanted.cache, PLATFORM, keep)
+    mount = install_cache(rootfs, wanted, keep)
     assert isinstance(mount, Mount)
     assert (mount.destination, mount.read_only) == ("/etc/ld.so.cache", True)
     assert {"nosuid", "nodev", "noexec"} <= set(mount.options)
     entries = ldcache.parse(Path(mount.source).read_bytes()).entries
     assert {entry.name for entry in entries} >= {b"a", b"libcuda.so.1"}
-    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, keep) == mount
+    assert install_cache(rootfs, wanted, keep) == mount
     assert [str(path) for path in keep.iterdir()] == [mount.source]
     assert wanted.with_mount(mount).mounts[-1] == mount
 
@@ -302,7 +307,7 @@ def test_the_hosts_own_cache_is_never_replaced(
     monkeypatch.setattr(Rootfs, "replace", replace)
     before = Path("/etc/ld.so.cache").read_bytes()
     with opened(Path("/")) as rootfs:
-        mount = loader.install_cache(rootfs, shared(host, rootfs).cache, PLATFORM, tmp_path)
+        mount = install_cache(rootfs, shared(host, rootfs), tmp_path)
     assert mount is not None
     assert mount.destination == "/etc/ld.so.cache"
     assert Path(mount.source).read_bytes() != before
