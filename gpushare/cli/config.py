@@ -39,14 +39,7 @@ def command() -> None:
 
 
 @shared.command("show", example="gpushare config show --namespace team-a")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The configuration to show. Default: that of the running gpushared, otherwise "
-    "/etc/gpushare/gpushare.yaml.",
-)
+@shared.config_option("The configuration to show.")
 @click.option(
     "--namespace", metavar="NAME", help="Show the effective settings of a Kubernetes namespace."
 )

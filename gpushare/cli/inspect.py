@@ -44,7 +44,6 @@ def command(session: Session, container: str) -> None:
 
 
 def _lines(tenant: TenantStatus) -> Iterator[str]:
-    created = dt.datetime.fromtimestamp(tenant["created"], dt.timezone.utc)
     yield _line("name", tenant_name(tenant))
     yield _line("id", tenant["id"])
     yield _line("engine", tenant["engine"])
@@ -55,10 +54,9 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
     if tenant["reason"]:
         yield _line("reason", tenant["reason"])
     yield _line("pid", str(tenant["pid"] or "-"))
-    yield _line("created", created.astimezone().isoformat(" ", "seconds"))
+    yield _line("created", _time(tenant["created"]))
     if (ends := tenant["ends_at"]) is not None:
-        until = dt.datetime.fromtimestamp(ends, dt.timezone.utc).astimezone()
-        yield _line("stopped at", until.isoformat(" ", "seconds"))
+        yield _line("stopped at", _time(ends))
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
     yield from _mps(tenant)

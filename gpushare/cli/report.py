@@ -100,14 +100,7 @@ def parse_time(ctx: click.Context, parameter: click.Parameter, text: str | None)
     show_default=True,
     help="waste, idle: how long a container must be below, or idle, to be listed.",
 )
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The configuration with the prices and state_dir. Default: that of the running "
-    "gpushared, otherwise /etc/gpushare/gpushare.yaml.",
-)
+@shared.config_option("The configuration with the prices and state_dir.")
 def command(
     session: Session,
     report: str,

@@ -367,6 +367,20 @@ model_option = click.option(
     metavar="DIR",
     help="Model of the containers: of its config.json, the formats of numbers are read.",
 )
+
+
+def config_option(purpose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option for a configuration file; `purpose` begins its help."""
+    return click.option(
+        "--config",
+        "file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"{purpose} Default: that of the running gpushared, otherwise "
+        "/etc/gpushare/gpushare.yaml.",
+    )
+
+
 container_argument = click.argument("container", shell_complete=completes("containers"))
 containers_argument = click.argument(
     "containers",

@@ -51,14 +51,7 @@ _CONVERT: Final = (
     metavar="[FILE|CODE|TOPIC|IMAGE]",
     shell_complete=shared.completes("files", "topics"),
 )
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Node configuration to apply. Default: that of the running gpushared, otherwise "
-    "/etc/gpushare/gpushare.yaml.",
-)
+@shared.config_option("Node configuration to apply.")
 @shared.model_option
 def command(
     session: Session, words: tuple[str, ...], file: Path | None, model: ModelFormats

@@ -98,6 +98,20 @@ def _eviction(eviction: TenantEviction | None) -> str:
     return "eviction failed" if eviction["state"] == "failed" else f"{eviction['state']}{waits}"
 
 
+def _cores_over(span: str, rank: int) -> Column:
+    return Column(
+        key=span,
+        heading=span,
+        width=5,
+        rank=rank,
+        of_container=lambda one: _known(one.cores(span).value),
+        container=lambda one: one.cores(span).text,
+        card=lambda one: one.cores(span).text,
+        right=True,
+        largest_first=True,
+    )
+
+
 COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         key="name",
@@ -155,28 +169,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
         right=True,
         largest_first=True,
     ),
-    Column(
-        key="10s",
-        heading="10s",
-        width=5,
-        rank=9,
-        of_container=lambda one: _known(one.cores("10s").value),
-        container=lambda one: one.cores("10s").text,
-        card=lambda one: one.cores("10s").text,
-        right=True,
-        largest_first=True,
-    ),
-    Column(
-        key="60s",
-        heading="60s",
-        width=5,
-        rank=10,
-        of_container=lambda one: _known(one.cores("60s").value),
-        container=lambda one: one.cores("60s").text,
-        card=lambda one: one.cores("60s").text,
-        right=True,
-        largest_first=True,
-    ),
+    _cores_over("10s", rank=9),
+    _cores_over("60s", rank=10),
     Column(
         key="throttled",
         heading="THROT%",
