@@ -67,42 +67,15 @@ def of_namespace(name: str) -> KeyPath:
     return ("namespaces", name)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-#: Of each key of the file the field, and what makes its value.
-_DEFAULTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+#: Keys whose field has another name or form; of the others, it is the key's own.
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "memory": ("memory_bytes", parse_size),
-    "cores": ("cores", _as_it_is),
-    "policy": ("policy", full_policy),
-    "mode": ("shared_by_default", lambda mode: mode == "shared"),
-    "placement": ("placement", _as_it_is),
-}
-_MAX_PER_REQUEST: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "memory": ("memory_bytes", parse_size),
-    "memory_percent": ("memory_percent", _as_it_is),
     "memory_limit": ("memory_limit_bytes", parse_size),
-    "cores": ("cores", _as_it_is),
-    "count": ("count", _as_it_is),
-    "weight": ("weight", _as_it_is),
-    "priority": ("priority", _as_it_is),
+    "mode": ("shared_by_default", lambda mode: mode == "shared"),
+    "policy": ("policy", full_policy),
     "policies": ("policies", lambda names: tuple(map(full_policy, names))),
     "classes": ("classes", tuple),
     "backends": ("backends", tuple),
-    "allow_exclusive": ("allow_exclusive", _as_it_is),
-}
-_MAX_PER_CARD: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "memory": ("memory_bytes", parse_size),
-    "memory_percent": ("memory_percent", _as_it_is),
-    "cores": ("cores", _as_it_is),
-    "tenants": ("tenants", _as_it_is),
-}
-_MAX_PER_NODE: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "memory": ("memory_bytes", parse_size),
-    "cores": ("cores", _as_it_is),
-    "cards": ("cards", _as_it_is),
-    "tenants": ("tenants", _as_it_is),
 }
 _AUDIT: Final[Mapping[str, str]] = {"over_quota": "over", "gate_bypass": "compute"}
 _ALL: Final = "all"
@@ -116,9 +89,13 @@ class SectionValues:
     values: Mapping[str, Any]
     places: Mapping[str, KeyPath]
 
-    def fields(self, known: Mapping[str, tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return the values by the field that each fills."""
-        return {known[key][0]: known[key][1](value) for key, value in self.values.items()}
+        found = {}
+        for key, value in self.values.items():
+            field_name, make = _FIELDS.get(key, (key, None))
+            found[field_name] = value if make is None else make(value)
+        return found
 
 
 def section_values(document: ConfigDocument, section: KeyPath, part: str) -> SectionValues:
@@ -152,12 +129,12 @@ def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
     most = USERS_MAX_PER_REQUEST if section == USERS else MaxPerRequest()
     most_per_request = replace(
         most,
-        **ceilings.fields(_MAX_PER_REQUEST),
+        **ceilings.fields(),
         where={**most.where, **_where(document, ceilings)},
     )
     of_section = section_values(document, section, "defaults")
     own = {key for key, place in of_section.places.items() if place[0] != "defaults"}
-    defaults = Defaults(**of_section.fields(_DEFAULTS), own=frozenset(own))
+    defaults = Defaults(**of_section.fields(), own=frozenset(own))
     all_have = USERS_MAX_PER_CARD if section == USERS else MaxPerCard()
     audit = section_values(document, section, "audit").values
     compat, _ = word(document, section, "compatibility")
@@ -168,10 +145,10 @@ def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
         max_per_request=most_per_request,
         max_per_card=replace(
             all_have,
-            **together.fields(_MAX_PER_CARD),
+            **together.fields(),
             where={**all_have.where, **_where(document, together)},
         ),
-        max_per_node=MaxPerNode(**totals.fields(_MAX_PER_NODE), where=_where(document, totals)),
+        max_per_node=MaxPerNode(**totals.fields(), where=_where(document, totals)),
         trust=section_values(document, section, "trust").values.get("env"),
         idle=_idle(document, section),
         dialects=_dialects(document, section),
@@ -198,17 +175,11 @@ def _dialects(document: ConfigDocument, section: KeyPath) -> Dialects:
 
 def built_in(section: KeyPath, part: str) -> dict[str, Any]:
     """Return what holds of `part` where no line of the file says it, by key."""
-    if section == USERS and part == "max_per_request":
-        return {
-            "priority": USERS_MAX_PER_REQUEST.priority,
-            "classes": [*(USERS_MAX_PER_REQUEST.classes or ())],
-        }
-    if (section, part) != (USERS, "max_per_card"):
+    parts = {"max_per_request": USERS_MAX_PER_REQUEST, "max_per_card": USERS_MAX_PER_CARD}
+    if section != USERS or part not in parts:
         return {}
-    ceilings = {
-        key: getattr(USERS_MAX_PER_CARD, field) for key, (field, _) in _MAX_PER_CARD.items()
-    }
-    return {key: value for key, value in ceilings.items() if value is not None}
+    ceilings = {key: getattr(parts[part], key) for key in parts[part].where}
+    return {key: [*value] if isinstance(value, tuple) else value for key, value in ceilings.items()}
 
 
 def check(document: ConfigDocument, section: KeyPath) -> None:
