@@ -68,30 +68,17 @@ NVML(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *device))
 	return by_index(index, device);
 }
 
-NVML(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device))
-{
-	return hide(REAL(nvmlDeviceGetHandleByUUID)(uuid, device), device);
-}
+#define HANDLE_BY(symbol, parameter, name)                                                         \
+	NVML(symbol, (parameter, nvmlDevice_t * device))                                           \
+	{                                                                                          \
+		return hide(REAL(symbol)(name, device), device);                                   \
+	}
 
-NVML(nvmlDeviceGetHandleByUUIDV, (const nvmlUUID_v1_t *uuid, nvmlDevice_t *device))
-{
-	return hide(REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
-}
-
-NVML(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *device))
-{
-	return hide(REAL(nvmlDeviceGetHandleBySerial)(serial, device), device);
-}
-
-NVML(nvmlDeviceGetHandleByPciBusId, (const char *bus_id, nvmlDevice_t *device))
-{
-	return hide(REAL(nvmlDeviceGetHandleByPciBusId)(bus_id, device), device);
-}
-
-NVML(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus_id, nvmlDevice_t *device))
-{
-	return hide(REAL(nvmlDeviceGetHandleByPciBusId_v2)(bus_id, device), device);
-}
+HANDLE_BY(nvmlDeviceGetHandleByUUID, const char *uuid, uuid)
+HANDLE_BY(nvmlDeviceGetHandleByUUIDV, const nvmlUUID_v1_t *uuid, uuid)
+HANDLE_BY(nvmlDeviceGetHandleBySerial, const char *serial, serial)
+HANDLE_BY(nvmlDeviceGetHandleByPciBusId, const char *bus_id, bus_id)
+HANDLE_BY(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, bus_id)
 
 NVML(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned int *index))
 {
