@@ -18,8 +18,8 @@ from gpushare.daemon.identity.container_names import UnixSocketConnection
 from tests.stack import Stack
 
 from .docker_client import IMAGE
-from .node import CriNode
-from .pod import PodContainer, PodSandbox
+from .node import BUSYBOX, CriNode
+from .pod import IDLE, PodContainer, PodSandbox
 
 #: Of what is created before and removed after; the starts are all at once.
 _AT_ONCE: Final = 8
@@ -100,7 +100,7 @@ def _several(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 class DockerContainers:
-    """`count` containers of docker under `runtime`, with `variables`, from the probe's image.
+    """`count` idle containers of docker under `runtime`, with `variables`, from the probe's image.
 
     Through the API of dockerd: 200 clients would take more of the machine than what is tested.
     """
@@ -111,9 +111,14 @@ class DockerContainers:
         self._socket = Path(stack.env["DOCKER_HOST"].removeprefix("unix://"))
         wanted = {
             "Image": IMAGE,
-            "OpenStdin": True,  # the probe waits for input that never comes
+            # Under runc alone the probe would find no driver, and end while others start.
+            "Entrypoint": list(IDLE),
             "Env": list(variables),
-            "HostConfig": {"Runtime": runtime, "NetworkMode": "none"},
+            "HostConfig": {
+                "Binds": [f"{BUSYBOX}:{BUSYBOX}:ro"],
+                "Runtime": runtime,
+                "NetworkMode": "none",
+            },
         }
         made = _several(lambda _: self._call("POST", "/containers/create", wanted), range(count))
         self.ids: list[str] = [each["Id"] for each in made]
