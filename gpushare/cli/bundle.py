@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
-import hmac
 import io
 import json
 import os
 import platform
-import pwd
-import re
-import secrets
-import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import yaml
 
 import gpushare
 from gpushare import config
@@ -41,7 +33,6 @@ if TYPE_CHECKING:
 
 #: The folder in the archive.
 FOLDER: Final = "gpushare-report"
-_DAEMON_LOG: Final = "gpushared.log"
 _HISTORY_SECONDS: Final = 7 * 86400
 _LINES: Final = 20000  # of a journal, the last ones
 _LOG_BYTES: Final = 8 << 20  # of a file, its end
@@ -98,17 +89,6 @@ class BugReport:
             names_by_reason.setdefault(why, []).append(name)
         return names_by_reason
 
-    def redacted(self, pseudonyms: Pseudonyms) -> BugReport:
-        """Return the report with pseudonyms in place of the names that are in it."""
-        pseudonyms.add([*names_on_machine(), *names_in(self.parts)])
-        replaced = {name: pseudonyms.replaced(part) for name, part in self.parts.items()}
-        if _DAEMON_LOG in self.parts:
-            replaced[_DAEMON_LOG] = pseudonyms.replaced_log(self.parts[_DAEMON_LOG])
-        return BugReport(
-            replaced,
-            {name: pseudonyms.replaced(why) for name, why in self.missing.items()},
-        )
-
 
 def collect(socket: Path, checks: Callable[[Client], Iterator[Check]]) -> BugReport:
     """Return the report of this machine, with the result of `checks`."""
@@ -125,7 +105,7 @@ def collect(socket: Path, checks: Callable[[Client], Iterator[Check]]) -> BugRep
     return BugReport(parts, missing)
 
 
-def write(report: BugReport, path: Path, *, is_redacted: bool) -> None:
+def write(report: BugReport, path: Path) -> None:
     """Write the archive to `path`, a new file that only its owner can read; UserError."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -138,7 +118,7 @@ def write(report: BugReport, path: Path, *, is_redacted: bool) -> None:
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
             os.fchmod(descriptor, 0o600)  # independent of the umask
-            _add(archive, "README.txt", _readme(report, is_redacted=is_redacted))
+            _add(archive, "README.txt", _readme(report))
             for name, part in report.parts.items():
                 _add(archive, name, part if isinstance(part, str) else json.dumps(part, indent=2))
     except BaseException as error:
@@ -161,14 +141,10 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
     archive.addfile(entry, io.BytesIO(content))
 
 
-def _readme(report: BugReport, *, is_redacted: bool) -> str:
-    names = "were replaced by pseudonyms" if is_redacted else "are as they were found"
+def _readme(report: BugReport) -> str:
     written_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     lines = [
         f"Report of gpushare {gpushare.__version__}, {written_at}",
-        "",
-        f"Names of containers, pods, images, users and of this host {names}.",
-        "IDs, paths and names of processes are never replaced.",
         "",
         "Not available:",
         *([f"  {', '.join(names)}: {why}" for why, names in report.reasons.items()] or ["  -"]),
@@ -186,7 +162,7 @@ def _parts(client: Client, checks: Callable[[Client], Iterator[Check]]) -> Seque
         ("ls.json", client.cards),
         ("ps.json", partial(client.tenants, everything=True)),
         ("history.json", lambda: list(client.history("", since))),
-        (_DAEMON_LOG, partial(_daemon_log, client)),
+        ("gpushared.log", partial(_daemon_log, client)),
         ("launcher.log", _launcher_log),
         ("kernel.log", _kernel_log),
     )
@@ -296,166 +272,3 @@ def _output(*argv: str) -> str:
         check=True,
     )
     return done.stdout
-
-
-# --- pseudonyms for the names in a bug report: of containers, pods, images, users and the host ---
-#
-# A name has the same pseudonym everywhere, and in each report of one machine: it is made from the
-# name and the machine's ID, without which nobody can test a guess. Names are replaced wherever they
-# stand alone, also where they mean something else: a container may be called `card`.
-
-MACHINE_ID: Final = Path("/etc/machine-id")
-_FIRST_USER: Final = 1000  # smaller UIDs belong to the system (login.defs(5))
-_NOBODY: Final = 65534
-_HEX: Final = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
-#: Names that say nothing of anybody, and without which a report cannot be read.
-_PUBLIC: Final = frozenset(
-    {
-        "gpushare",
-        "gpushared",
-        "docker",
-        "containerd",
-        "podman",
-        "crio",
-        "runc",
-        "crun",
-        "kubelet",
-        "localhost",
-        "default",
-        "host",
-        "operator",
-        "audit",
-        "root",
-    }
-)
-#: The fields of a log line or an event that are a name, and of what.
-_FIELDS: Final[Mapping[str, str]] = {
-    "name": "container",
-    "container": "container",
-    "pod": "pod",
-    "namespace": "namespace",
-    "image": "image",
-    "user": "user",
-    "node": "host",
-    "node_name": "host",
-}
-#: Parts of the report in which these fields are names; in others, a name may be of a process.
-_NAMING: Final = ("ps.json", "history.json", "status.json", "gpushared.log")
-
-
-class Pseudonyms:
-    """The names that are known, each with its pseudonym: `container-1f2e3d4c`."""
-
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = machine_key() if key is None else key
-        self._known: dict[str, str] = {}
-
-    def add(self, names: Iterable[tuple[str, str]]) -> None:
-        """Add names, each with its kind; the first kind of a name counts."""
-        for kind, name in names:
-            if name and name not in _PUBLIC and not _HEX.fullmatch(name):
-                digest = hmac.new(self._key, name.encode("utf-8", "replace"), hashlib.sha256)
-                self._known.setdefault(name, f"{kind}-{digest.hexdigest()[:8]}")
-
-    def replaced(self, part: Any) -> Any:
-        """Return `part`, a text or the value of a JSON document, with the pseudonyms."""
-        if isinstance(part, Mapping):
-            return {key: self.replaced(value) for key, value in part.items()}
-        if isinstance(part, list | tuple):
-            return [self.replaced(value) for value in part]
-        if not isinstance(part, str) or not self._known:
-            return part
-        longest = sorted(self._known, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, longest))
-        return re.sub(rf"(?<![\w-])(?:{pattern})(?![\w-])", lambda at: self._known[at[0]], part)
-
-    def replaced_log(self, text: str) -> str:
-        """Return the lines of a log; of one that is a JSON object, only values are replaced."""
-        return "\n".join(self._replaced_line(line) for line in text.splitlines())
-
-    def _replaced_line(self, line: str) -> str:
-        record = _object(line)
-        return str(self.replaced(line)) if record is None else json.dumps(self.replaced(record))
-
-
-def machine_key() -> bytes:
-    """Return a secret of this machine; without one, a new secret each time."""
-    try:
-        identity = MACHINE_ID.read_bytes().strip()
-    except OSError:
-        identity = b""
-    return hashlib.sha256(b"gpushare report " + (identity or secrets.token_bytes(32))).digest()
-
-
-def names_on_machine() -> Iterator[tuple[str, str]]:
-    """Yield the names that this machine has, whether or not gpushare knows them."""
-    host = socket.gethostname()
-    yield from (("host", name) for name in (host, host.lower(), host.partition(".")[0]))
-    yield "host", os.environ.get("NODE_NAME", "")
-    yield "user", os.environ.get("SUDO_USER", "")
-    for user in pwd.getpwall():
-        if _FIRST_USER <= user.pw_uid != _NOBODY:
-            yield "user", user.pw_name
-    for engine in ("docker", "podman"):
-        for line in _engine_rows(engine):
-            name, _, image = line.partition("\t")
-            yield "container", name
-            yield from _of_image(image)
-
-
-def _engine_rows(engine: str) -> list[str]:
-    try:
-        return _output(engine, "ps", "--all", "--format", "{{.Names}}\t{{.Image}}").splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []
-
-
-def _of_image(image: str) -> Iterator[tuple[str, str]]:
-    """Yield an image's reference, and the same without its tag and digest."""
-    yield "image", image
-    yield "image", re.sub(r"(?::[\w.-]+)?(?:@sha256:[0-9a-f]+)?$", "", image)
-
-
-def names_in(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names in the parts of a report, by the names of their files."""
-    for name in _NAMING:
-        part = parts.get(name)
-        if isinstance(part, str):
-            part = [_object(line) for line in part.splitlines()]
-        yield from _in_fields(part)
-    yield from _in_configuration(parts.get("gpushare.yaml", ""))
-
-
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        loaded = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return loaded if isinstance(loaded, dict) else None
-
-
-def _in_fields(value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _in_fields(item)
-    elif isinstance(value, Mapping):
-        kinds = {**_FIELDS, "name": "pod"} if "namespace" in value else _FIELDS
-        for key, item in value.items():
-            if key in kinds and isinstance(item, str):
-                yield kinds[key], item
-                if item.count("/") == 2:  # namespace/pod/container: a container of Kubernetes
-                    yield from zip(("namespace", "pod", "container"), item.split("/"), strict=True)
-            elif key != "processes":
-                yield from _in_fields(item)
-
-
-def _in_configuration(text: str) -> Iterator[tuple[str, str]]:
-    try:
-        loaded = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return
-    loaded = loaded if isinstance(loaded, dict) else {}
-    yield from (("namespace", str(name)) for name in loaded.get("namespaces") or ())
-    kubernetes = loaded.get("kubernetes")
-    if isinstance(kubernetes, dict):
-        yield "host", str(kubernetes.get("node", ""))

@@ -59,18 +59,12 @@ COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
     metavar="FILE",
     help="Write what a bug report needs to a new FILE, a .tar.gz. Best used with sudo.",
 )
-@click.option(
-    "--redact",
-    is_flag=True,
-    help="With --bundle, replace names of containers, pods, images, users and this host.",
-)
 def command(
     session: Session,
     k8s: bool,
     kubeconfig: Path | None,
     node: str,
     bundle: Path | None,
-    redact: bool,
 ) -> None:
     """Check this machine and suggest fixes.
 
@@ -84,11 +78,9 @@ def command(
     The exit status is 4 if a check fails. Warnings do not change it. With --bundle, it is 0 if the
     archive was written.
     """
-    if redact and bundle is None:
-        raise click.UsageError("--redact requires --bundle FILE")
     run = functools.partial(_kubernetes, kubeconfig=kubeconfig, node=node) if k8s else run_checks
     if bundle is not None:
-        _write_bundle(session, bundle, run, redact=redact)
+        _write_bundle(session, bundle, run)
         return
     checks = run(session.client)
     checks_done = []
@@ -104,16 +96,12 @@ def command(
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
-def _write_bundle(
-    session: Session, path: Path, run: Callable[[Client], Iterator[Check]], *, redact: bool
-) -> None:
+def _write_bundle(session: Session, path: Path, run: Callable[[Client], Iterator[Check]]) -> None:
     # Not at the top: the checks need neither archives nor users.
     from gpushare.cli import bundle  # noqa: PLC0415
 
     report = bundle.collect(session.socket, run)
-    if redact:
-        report = report.redacted(bundle.Pseudonyms())
-    bundle.write(report, path, is_redacted=redact)
+    bundle.write(report, path)
     lines = [f"{path}: check its content before you attach it to a bug report"]
     lines += [f"  without {', '.join(names)}: {why}" for why, names in report.reasons.items()]
     data = {"file": str(path), "parts": list(report.parts), "missing": dict(report.missing)}

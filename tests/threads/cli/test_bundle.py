@@ -11,7 +11,6 @@ import pytest
 
 from gpushare.checks import Check
 from gpushare.cli import bundle, doctor
-from gpushare.cli.bundle import Pseudonyms, names_on_machine
 from tests.unit.cli.conftest import CARD, STATUS, Cli, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_transcripts import event
@@ -22,18 +21,13 @@ ID = "4f5e6d7c8b9a" + "0" * 52
 EVENT = event("tenant-reserved", key="0123456789abcdef", id=ID, name="team-a/llama-0/serve")
 
 
-LINE = {"event": "tenant-reserved", "name": "team-a/llama-0/serve", "id": ID}
-
-
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine whose checks, names, programs and journal are the test's."""
+    """A machine whose checks, programs and journal are the test's."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(doctor, "run_checks", lambda _client: iter([Check("ok", "on gpu-7", "")]))
-    names = [("host", "gpu-7"), ("user", "alice"), ("image", "registry.corp/llama:7")]
-    monkeypatch.setattr(bundle, "names_on_machine", lambda: names)
 
 
 @pytest.fixture
@@ -95,55 +89,3 @@ def test_without_gpushared_it_says_what_is_missing_and_why(cli: Cli, tmp_path: P
     assert not set(found) & {"status.json", "ls.json", "ps.json", "history.json"}
     assert "status.json, ls.json, ps.json, history.json: gpushared is not" in found["README.txt"]
     assert "gpushared.log, launcher.log, kernel.log: there is no journal" in found["README.txt"]
-
-
-@pytest.mark.usefixtures("serving")
-def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: Path) -> None:
-    words = f"alice ran registry.corp/llama:7 as llama of team-b on gpu-7, {ID}, gpushare"
-    program(
-        tmp_path,
-        "journalctl",
-        'case "$*" in\n'
-        f"*--unit=gpushared*) echo '{json.dumps(LINE)}'; echo plain llama-0;;\n"
-        f"*--unit=docker*) echo '{words}';;\n"
-        "esac",
-    )
-    found = made(cli, tmp_path, "--redact")
-    names = ("alice", "registry.corp", "llama", "team-a", "team-b", "train-0", "gpu-7", "node-7")
-    whole = "\n".join(found.values())
-    assert [name for name in names if name in whole] == []
-    assert ID in found["launcher.log"]
-    line, plain = found["gpushared.log"].splitlines()
-    logged, row = json.loads(line), json.loads(found["history.json"])[0]
-    assert (logged["event"], logged["id"], logged["name"]) == (EVENT["event"], ID, row["name"])
-    assert plain.startswith("plain pod-")
-    container = json.loads(found["ps.json"])[0]["name"]
-    assert container.startswith("container-")
-    assert f" as {container} of namespace-" in found["launcher.log"]
-    assert "replaced by pseudonyms" in found["README.txt"]
-
-
-@pytest.mark.parametrize(
-    ("text", "is_replaced"),
-    [
-        ("a llama.", True),
-        ("/var/llama/x", True),
-        ("llama-2", False),
-        ("llama.team.svc", True),
-        ("svc.llama", True),
-    ],
-)
-def test_a_name_is_replaced_where_it_stands_alone(text: str, is_replaced: bool) -> None:
-    known = Pseudonyms(b"1")
-    known.add([("container", "llama")])
-    assert ("llama" not in known.replaced(text)) == is_replaced
-
-
-def test_the_engines_containers_and_images_are_names(tmp_path: Path) -> None:
-    program(tmp_path, "docker", r"printf 'web\tregistry.corp/web:1\n'")
-    found = set(names_on_machine())
-    assert {
-        ("container", "web"),
-        ("image", "registry.corp/web:1"),
-        ("image", "registry.corp/web"),
-    } <= found

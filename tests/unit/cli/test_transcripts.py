@@ -403,7 +403,6 @@ def refused() -> Iterable[Scene]:
         "compat ./image --brand tesla",
         "config show --namespace team --users",
         "convert - --to gpushare --in-place",
-        "doctor --redact",
         "verify --mps --cores 30",
         "verify --single",
     )
