@@ -12,8 +12,8 @@ from gpushare.history.reports.columns import ReportColumn
 
 INTRO: Final = """\
 `gpushare report` prints these reports ([how to use them](../how-to/reports.md)). All formats
-have the same columns. CSV and JSON have the keys and exact values in base units; the other formats
-round, and show GPU seconds as hours.
+have the same columns. CSV and JSON have the keys and exact values in base units; tables round, and
+show GPU seconds as hours.
 
 **Groups.** `--by` makes one row of all containers with the same value: {labels} or
 `{prefix}KEY`. Columns that groups do not have are marked *single*, and those that only groups have

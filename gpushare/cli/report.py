@@ -75,7 +75,7 @@ def parse_time(ctx: click.Context, parameter: click.Parameter, text: str | None)
     type=click.Choice([TABLE, *FORMATS]),
     default=TABLE,
     show_default=True,
-    help="What to print. html is one page that needs no other file.",
+    help="What to print.",
 )
 @click.option(
     "--output",

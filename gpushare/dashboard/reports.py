@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["FILTERS", "FORMATS", "MEDIA", "REPORTS", "make_report"]
 
 FILTERS: Final = ("card", "mode", "namespace", "pod", "container")
-#: File names and media types of the formats.
-MEDIA: Final[Mapping[str, tuple[str, str]]] = {
-    "csv": ("csv", "text/csv"),
-    "json": ("json", "application/json"),
-    "markdown": ("md", "text/markdown"),
-    "html": ("html", "text/html"),
+#: Media types of the formats.
+MEDIA: Final = {
+    "csv": "text/csv",
+    "json": "application/json",
 }
 
 

@@ -171,8 +171,7 @@ class DashboardPages:
             table = reports.make_report(name, source, request.value("by"))
         if not form:
             return access.json_response(reports.page(table))
-        tail, media = reports.MEDIA[form]
-        return _file(f"gpushare-{name}.{tail}", reports.FORMATS[form](table), media)
+        return _file(f"gpushare-{name}.{form}", reports.FORMATS[form](table), reports.MEDIA[form])
 
     def _graph(self, request: HttpRequest) -> MetricGraph:
         asked = series.time_range(*_range(request), self._clock())

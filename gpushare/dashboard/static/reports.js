@@ -17,7 +17,7 @@ export function reports(state) {
     const names = catalogue.reports.map((one) => [one.name, one.title]);
     const filters = Object.fromEntries(FILTERS.map((name) => [name, wanted[name] ?? ""]));
     const asked = { name: chosen.name, by: wanted.by ?? "", ...filters, ...range };
-    const save = (form) => el("button", { type: "button", id: `save-${form}`, onclick: () => download("report", { ...asked, format: form }, `gpushare-${chosen.name}.${form === "markdown" ? "md" : form}`) }, form);
+    const save = (form) => el("button", { type: "button", id: `save-${form}`, onclick: () => download("report", { ...asked, format: form }, `gpushare-${chosen.name}.${form}`) }, form);
     fill(
       head,
       select("choose", "Report", names, chosen.name, (id) => change({ id, by: "" })),

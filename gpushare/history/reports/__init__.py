@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reports: computed from the metrics history and gpushared's events, with or without gpushared.
 
-`REPORTS` has one line for each. `make_report` returns the rows, of which `formats` makes a table,
-CSV, JSON, Markdown or an HTML page. The command line and the dashboard show the same.
+`REPORTS` has one line for each. `make_report` returns the rows, of which `formats` makes CSV
+or JSON. The command line and the dashboard show the same.
 """
 
 from __future__ import annotations

@@ -94,10 +94,10 @@ def test_a_report_can_be_downloaded_in_each_format(pages: DashboardPages) -> Non
     found = json.loads(pages.reports(asked()).body)
     assert [one["name"] for one in found["reports"]] == [*REPORTS]
     assert found["formats"] == [*MEDIA]
-    for form, (tail, media) in MEDIA.items():
+    for form, media in MEDIA.items():
         response = pages.report(asked(name="usage", format=form, **PERIOD))
         assert response.content_type == f"{media}; charset=utf-8"
-        assert f"gpushare-usage.{tail}" in response.headers["Content-Disposition"]
+        assert f"gpushare-usage.{form}" in response.headers["Content-Disposition"]
         assert b"serve" in response.body
         assert b"bare" in pages.report(asked(name="compliance", format=form, **PERIOD)).body
     with pytest.raises(BadGraph, match="no such report"):
