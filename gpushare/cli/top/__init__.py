@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 import textwrap
@@ -35,12 +34,9 @@ from gpushare.cli.top.columns import COLUMNS
 from gpushare.cli.top.graph_source import GraphSource
 from gpushare.cli.top.graphs import graph_lines
 from gpushare.cli.top.keys import (
-    CHANGES,
     HELP,
     InputMode,
     ScreenAction,
-    ShareChange,
-    Signal,
     UiState,
     graph_target,
     press,
@@ -59,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpushare.cli.session import Session
-    from gpushare.cli.top.keys import Effect
     from gpushare.cli.top.render import Line, Size
     from gpushare.cli.top.snapshot import TopSnapshot
     from gpushare.client import Client
@@ -99,11 +94,6 @@ _HINT = "q quit  Enter graphs  Space fold  s sort  / filter  t tree  i details  
     is_flag=True,
     help="Use only ASCII characters. This is the default if the locale is not UTF-8.",
 )
-@click.option(
-    "--allow-changes",
-    is_flag=True,
-    help="Allow the keys k (send a signal) and p (change the share).",
-)
 def command(
     session: Session,
     once: bool,
@@ -112,7 +102,6 @@ def command(
     wanted: str,
     flat: bool,
     ascii_only: bool,
-    allow_changes: bool,
 ) -> None:
     """Show live usage of cards, containers and processes.
 
@@ -145,9 +134,6 @@ def command(
     the order), I and Ctrl-C (interrupt a process), Space (tag), o (a column follows), left and
     right (scroll).
 
-    top is read-only. With --allow-changes, as root, k sends a signal to a process and p changes a
-    container's policy and cores. Both ask for confirmation.
-
     If gpushared stops, top keeps showing the last data and says so until gpushared is back.
 
     --json prints one document per interval, each on one line. --once --json prints one document.
@@ -161,7 +147,7 @@ def command(
     elif session.json:
         _stream(session.client, interval)
     else:
-        state = UiState(view=view, may_change=allow_changes)
+        state = UiState(view=view)
         source = GraphSource(lambda: _open_history(session))
         run(session.client, state, source, ascii_only=ascii_only)
 
@@ -199,7 +185,7 @@ def run(client: Client, state: UiState, source: GraphSource, *, ascii_only: bool
     with Terminal(ascii_only=ascii_only) as terminal:
         poller.start()
         try:
-            received = _loop(client, state, poller, source, terminal)
+            received = _loop(state, poller, source, terminal)
         finally:
             poller.close()
     if received:
@@ -207,7 +193,6 @@ def run(client: Client, state: UiState, source: GraphSource, *, ascii_only: bool
 
 
 def _loop(
-    client: Client,
     state: UiState,
     poller: SnapshotPoller,
     source: GraphSource,
@@ -238,7 +223,6 @@ def _loop(
                 return 0
             if effect is ScreenAction.REDRAW:
                 terminal.redraw()
-            state = _apply(client, state, effect)
             if effect is not None:
                 poller.interval = state.view.interval
                 poller.poll_now()
@@ -250,10 +234,10 @@ def _loop(
 def screen(state: UiState, snapshot: TopSnapshot, terminal: Terminal, alarm: str) -> Frame:
     """Draw the screen for `state`; return the frame."""
     size = terminal.size
-    footer: Line = ((prompt(state) or state.message or _HINT, "title" if prompt(state) else "dim"),)
+    footer: Line = ((prompt(state) or _HINT, "title" if prompt(state) else "dim"),)
     shown = frame(snapshot, state.view, size, alarm=alarm, footer=footer)
     if state.mode is InputMode.HELP:
-        terminal.draw([((line, ""),) for line in help_lines(state, size)])
+        terminal.draw([((line, ""),) for line in help_lines(size)])
     elif state.mode is InputMode.GRAPHS:
         terminal.draw([fit(line, size) for line in graph_lines(snapshot.graphs, size, alarm)])
     else:
@@ -261,12 +245,11 @@ def screen(state: UiState, snapshot: TopSnapshot, terminal: Terminal, alarm: str
     return shown
 
 
-def help_lines(state: UiState, size: Size) -> list[str]:
+def help_lines(size: Size) -> list[str]:
     """Return the help page, wrapped to the terminal."""
-    text = HELP + CHANGES if state.may_change else HELP
     wrapped = [
         part
-        for line in text.splitlines()
+        for line in HELP.splitlines()
         for part in textwrap.wrap(line, max(size.columns, 4), subsequent_indent="  ") or [""]
     ]
     return [line[: size.columns] for line in wrapped[: size.lines]]
@@ -278,43 +261,6 @@ def alarm(error: str, since: float) -> str:
         return ""
     when = time.strftime("%H:%M:%S", time.localtime(since or time.time()))
     return f"no new data since {when}: {error}"
-
-
-def _apply(client: Client, state: UiState, effect: Effect) -> UiState:
-    try:
-        if isinstance(effect, Signal):
-            _send(client, effect)
-        elif isinstance(effect, ShareChange):
-            _change(client, effect)
-        else:
-            return state
-    except (UserError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        return replace(state, message=f"failed: {reason or error}")
-    return replace(state, message=f"done: {effect}")
-
-
-def _send(client: Client, command: Signal) -> None:
-    """Send a signal to the selected process, and never to another that has reused its PID.
-
-    The pidfd is opened before the daemon lists the tenant's processes: if its process still lives
-    after that, it is the one in the list.
-    """
-    fd = os.pidfd_open(command.process.pid)
-    try:
-        now = client.tenant(command.container.tenant["id"])["processes"]
-        wanted = (command.process.pid, command.process.container_pid, command.process.name)
-        exists = any((row["pid"], row["container_pid"], row["name"]) == wanted for row in now)
-        if not exists or select.select([fd], [], [], 0)[0]:
-            raise UserError(f"process {command.process.pid} has exited")
-        signal.pidfd_send_signal(fd, command.number)
-    finally:
-        os.close(fd)
-
-
-def _change(client: Client, command: ShareChange) -> None:
-    cores = None if command.cores is None else str(command.cores)
-    client.set(command.container.tenant["id"], policy=command.policy, cores=cores)
 
 
 class SnapshotPoller:

@@ -6,27 +6,23 @@ Most are those of htop. The help page names those that differ from nvitop.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gpushare.cli.text import printable
 from gpushare.cli.top.columns import COLUMNS
 from gpushare.cli.top.graphs import RANGES, GraphTarget
-from gpushare.cli.top.snapshot import ProcessRow, TopCard, TopContainer
+from gpushare.cli.top.snapshot import TopCard, TopContainer
 from gpushare.cli.top.view import INTERVALS, TableView, index, rows
-from gpushare.quota.keys import POLICIES, full_policy
 
 if TYPE_CHECKING:
     from gpushare.cli.top.snapshot import TopSnapshot
     from gpushare.cli.top.view import ViewRow
 
-SIGNALS: Final = ("TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL")
 _LONGEST_ENTRY: Final = 64
 
-#: The help page, and the part of it about changes.
+#: The help page.
 HELP: Final = """\
 up down PgUp PgDn Home End   move
 Enter                        show graphs of the selected container or card
@@ -50,10 +46,6 @@ STATE   over quota; evicted; hung: work seems never to complete; warning: see i
 In nvitop, r refreshes, / reverses the order, I and ^C interrupt a process,
 Space tags, a column follows o, and left and right scroll.
 """
-CHANGES: Final = """
-k F9                         send a signal to the selected process
-p                            change the policy or cores of the container
-"""
 
 
 class InputMode(Enum):
@@ -63,62 +55,25 @@ class InputMode(Enum):
     HELP = "help"
     GRAPHS = "graphs"
     FILTER = "filter"
-    SIGNAL = "signal"  # entering a signal
-    SET = "set"  # entering policy and cores
-    CONFIRM = "confirm"
 
 
 class ScreenAction(Enum):
-    """An effect that needs no confirmation."""
+    """An effect of a key beside the view."""
 
     QUIT = "quit"
     POLL = "poll"  # query the daemon now
     REDRAW = "redraw"  # the whole screen
 
 
-@dataclass(frozen=True)
-class Signal:
-    """Send a signal to a process of a container."""
-
-    container: TopContainer
-    process: ProcessRow
-    number: signal.Signals
-
-    def __str__(self) -> str:
-        """Return the question without its question mark."""
-        target = f"{self.process.pid} {self.process.name} of {self.container.name}"
-        return f"send {self.number.name} to {target}"
-
-
-@dataclass(frozen=True)
-class ShareChange:
-    """Change the policy or cores of a container; None: no change."""
-
-    container: TopContainer
-    policy: str | None = None
-    cores: int | None = None
-
-    def __str__(self) -> str:
-        """Return the question without its question mark."""
-        policy = "" if self.policy is None else f" policy {self.policy}"
-        cores = "" if self.cores is None else f" cores {self.cores}"
-        return f"set {self.container.name}:{policy}{cores}"
-
-
-Effect: TypeAlias = ScreenAction | Signal | ShareChange | None
+Effect: TypeAlias = ScreenAction | None
 
 
 @dataclass(frozen=True)
 class UiState:
-    """All that a key may change. `entry` is the typed text, `message` the text of the footer."""
+    """All that a key may change."""
 
     view: TableView = field(default_factory=TableView)
     mode: InputMode = InputMode.TABLE
-    entry: str = ""
-    target: ViewRow | None = None  # of SIGNAL and SET, even if the selection changes meanwhile
-    unconfirmed: Signal | ShareChange | None = None
-    message: str = ""
-    may_change: bool = False
     range: int = 0  # of RANGES, of the graphs
 
 
@@ -134,27 +89,12 @@ def press(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[U
         return _graphs(state, key, snapshot, page)
     if state.mode is InputMode.FILTER:
         return _filter(state, key), None
-    if state.mode in {InputMode.SIGNAL, InputMode.SET}:
-        return _entered(state, key), None
-    if state.mode is InputMode.CONFIRM:
-        table = replace(state, mode=InputMode.TABLE, unconfirmed=None, entry="")
-        if key in {"y", "Y"}:
-            return table, state.unconfirmed
-        return _with_message(table, "canceled"), None
-    return _table(replace(state, message=""), key, snapshot, page)
+    return _table(state, key, snapshot, page)
 
 
 def prompt(state: UiState) -> str:
     """Return the prompt in the footer, empty if there is none."""
-    if state.mode is InputMode.FILTER:
-        return f"/{state.view.filter}"
-    if state.mode is InputMode.SIGNAL:
-        return f"signal ({' '.join(SIGNALS)}; Enter: TERM; Esc: cancel): {state.entry}"
-    if state.mode is InputMode.SET:
-        return f"policy and cores (for example burst-share 40; Esc: cancel): {state.entry}"
-    if state.mode is InputMode.CONFIRM:
-        return f"{printable(str(state.unconfirmed))}? y/n"
-    return ""
+    return f"/{state.view.filter}" if state.mode is InputMode.FILTER else ""
 
 
 def _table(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[UiState, Effect]:
@@ -166,8 +106,6 @@ def _table(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[
         return replace(state, mode=InputMode.HELP), None
     if key in {"/", "\\", "f3", "f4"}:
         return replace(state, mode=InputMode.FILTER), None
-    if key in {"k", "f9", "p"}:
-        return _change(state, key, snapshot), None
     found = rows(snapshot, state.view)
     if key == "enter":
         return (replace(state, mode=InputMode.GRAPHS) if found else state), None
@@ -254,58 +192,6 @@ def _typed(text: str, key: str) -> str:
     return (text + key)[:_LONGEST_ENTRY] if len(key) == 1 and key.isprintable() else text
 
 
-def _change(state: UiState, key: str, snapshot: TopSnapshot) -> UiState:
-    if not state.may_change:
-        return _with_message(state, "read-only: to make changes, start top with --allow-changes")
-    row = _selected(state, snapshot)
-    container = None if row is None else row.owner or row.shown
-    if row is None or not isinstance(container, TopContainer):
-        return _with_message(state, "select a container or a process first")
-    if key == "p":
-        return replace(state, mode=InputMode.SET, entry="", target=row)
-    if not isinstance(row.shown, ProcessRow):
-        return _with_message(state, "select a process first")
-    return replace(state, mode=InputMode.SIGNAL, entry="", target=row)
-
-
-def _entered(state: UiState, key: str) -> UiState:
-    table = replace(state, mode=InputMode.TABLE, entry="", target=None)
-    if key == "esc" or state.target is None:
-        return _with_message(table, "canceled")
-    if key != "enter":
-        return replace(state, entry=_typed(state.entry, key))
-    make = _signal if state.mode is InputMode.SIGNAL else _set
-    try:
-        return replace(table, mode=InputMode.CONFIRM, unconfirmed=make(state.target, state.entry))
-    except ValueError as error:
-        return _with_message(table, str(error))
-
-
-def _signal(row: ViewRow, entry: str) -> Signal:
-    name = entry.strip().upper().removeprefix("SIG") or SIGNALS[0]
-    if name not in SIGNALS:
-        raise ValueError(f"{entry}: not one of {' '.join(SIGNALS)}")
-    assert row.owner is not None
-    assert isinstance(row.shown, ProcessRow)
-    return Signal(row.owner, row.shown, signal.Signals[f"SIG{name}"])
-
-
-def _set(row: ViewRow, entry: str) -> ShareChange:
-    container = row.owner or row.shown
-    assert isinstance(container, TopContainer)
-    policy = cores = None
-    for word in entry.replace(",", " ").replace("%", " ").split():
-        if word.isdecimal() and 1 <= int(word) <= 99:
-            cores = int(word)
-        elif full_policy(word) in POLICIES:
-            policy = full_policy(word)
-        else:
-            raise ValueError(f"{word}: not a policy ({', '.join(POLICIES)}) or cores (1 to 99)")
-    if policy is None and cores is None:
-        raise ValueError("canceled")
-    return ShareChange(container, policy, cores)
-
-
 def _selected(state: UiState, snapshot: TopSnapshot) -> ViewRow | None:
     found = rows(snapshot, state.view)
     return found[index(found, state.view)] if found else None
@@ -322,10 +208,6 @@ def graph_target(state: UiState, snapshot: TopSnapshot) -> GraphTarget | None:
         return GraphTarget(shown.key, shown.card, seconds)
     assert isinstance(shown, TopCard)
     return GraphTarget("", shown.index, seconds)
-
-
-def _with_message(state: UiState, message: str) -> UiState:
-    return replace(state, message=message)
 
 
 def _next_sort(step: int) -> Callable[[TableView], TableView]:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -134,54 +133,13 @@ def test_it_sleeps_and_comes_back(start: Start) -> None:
     assert shell.end() == 0
 
 
-@contextmanager
-def idle_process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits, and is ended whatever becomes of the test."""
-    with subprocess.Popen(["sleep", "1000"]) as made:
-        try:
-            yield made
-        finally:
-            made.kill()
-
-
-def test_a_signal_reaches_the_process_that_was_selected(
+def test_top_says_since_when_gpushared_does_not_answer(
     start: Start, daemon: AnsweringDaemon
 ) -> None:
-    with idle_process() as sleeping:
-        train = tenant("train", 3.9, 4)
-        train["processes"][0] |= {"pid": sleeping.pid}
-        daemon.answers |= {
-            "tenants": rows(train),
-            "tenant": [{"ok": True, "tenant": train}],
-        }
-        top = start("--allow-changes", columns=120)
-        top.until(lambda screen: f"{sleeping.pid} (1) python" in screen)
-        top.press("end", "k", "enter")
-        top.until(lambda screen: f"send SIGTERM to {sleeping.pid} python of train? y/n" in screen)
-        assert sleeping.poll() is None
-        top.press("y")
-        top.until(lambda screen: "done: send SIGTERM" in screen)
-        assert sleeping.wait(timeout=20) == -signal.SIGTERM
-        top.press("p", *"40", "enter", "y")
-        top.until(lambda screen: "done: set train: cores 40" in screen)
-        daemon.answers["cards"] = refusal(ErrorCode.FAILED, "gpushared failed")
-        top.until(lambda screen: bool(re.search(r"no new data since \d\d:\d\d:\d\d: ", screen)))
-    assert next(one for one in daemon.requests if one["op"] == "set")["cores"] == "40"
-
-
-def test_a_process_that_took_the_number_since_gets_no_signal(
-    start: Start, daemon: AnsweringDaemon
-) -> None:
-    with idle_process() as another:
-        train = tenant("train", 3.9, 4)
-        train["processes"][0] |= {"pid": another.pid}
-        now = tenant("train", 3.9, 4, processes=[])
-        daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": now}]}
-        top = start("--allow-changes", columns=120)
-        top.until(lambda screen: f"{another.pid} (1) python" in screen)
-        top.press("end", "k", "enter", "y")
-        top.until(lambda screen: "failed: process" in screen)
-        assert another.poll() is None
+    top = start(columns=120)
+    top.until(shown)
+    daemon.answers["cards"] = refusal(ErrorCode.FAILED, "gpushared failed")
+    top.until(lambda screen: bool(re.search(r"no new data since \d\d:\d\d:\d\d: ", screen)))
 
 
 def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(

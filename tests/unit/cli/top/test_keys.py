@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,6 @@ from gpushare.cli.top.keys import (
     Effect,
     InputMode,
     ScreenAction,
-    ShareChange,
-    Signal,
     UiState,
     press,
     prompt,
@@ -111,66 +108,3 @@ def test_the_interval_is_one_of_a_list_and_takes_effect_at_once() -> None:
     for key, last in (("+", INTERVALS[-1]), ("-", INTERVALS[0])):
         state, effects = typed_with_effects(*key * len(INTERVALS))
         assert (state.view.interval, set(effects)) == (last, {ScreenAction.POLL})
-
-
-@pytest.mark.parametrize("key", ["k", "f9", "p"])
-def test_nothing_is_changed_unless_that_was_allowed(key: str) -> None:
-    state, effects = typed_with_effects("end", key)
-    assert (state.mode, effects) == (InputMode.TABLE, [])
-    assert "--allow-changes" in state.message
-
-
-ALLOWED = UiState(may_change=True)
-
-
-def test_a_signal_is_sent_after_a_yes() -> None:
-    typing = typed("end", "k", *"int", state=ALLOWED)
-    assert prompt(typing).endswith("Esc: cancel): int")
-    asked = typed("enter", state=typing)
-    assert prompt(asked) == "send SIGINT to 702 kernel of notebook? y/n"
-    _, effects = typed_with_effects("y", state=asked)
-    notebook = machine().containers[2]
-    assert effects == [Signal(notebook, notebook.processes[1], signal.SIGINT)]
-
-
-@pytest.mark.parametrize("key", ["n", "enter", "esc", "q", " "])
-def test_anything_but_a_yes_sends_nothing(key: str) -> None:
-    asked = typed("end", "k", "enter", state=ALLOWED)
-    assert "SIGTERM" in prompt(asked)
-    state, effects = typed_with_effects(key, state=asked)
-    assert (state.mode, state.unconfirmed, effects) == (InputMode.TABLE, None, [])
-
-
-def test_a_confirmation_keeps_its_tenant_when_rows_change() -> None:
-    state = typed("end", "k", state=ALLOWED)
-    less = replace(machine(), containers=machine().containers[:2])
-    asked = typed("enter", state=state, snapshot=less)
-    assert isinstance(asked.unconfirmed, Signal)
-    assert asked.unconfirmed.process.pid == 702
-
-
-def test_an_invalid_signal_and_an_invalid_row_are_reported() -> None:
-    assert "TERM INT" in typed("end", "k", *"foo", "enter", state=ALLOWED).message
-    assert "select" in typed("k", state=ALLOWED).message
-    assert "select a process" in typed("down", "k", state=ALLOWED).message
-    assert typed("end", "k", "esc", state=ALLOWED).mode is InputMode.TABLE
-
-
-def test_a_share_is_changed_after_a_yes() -> None:
-    typing = typed("down", "p", *"burst-share 40%", state=ALLOWED)
-    assert prompt(typing).endswith("Esc: cancel): burst-share 40%")
-    asked = typed("enter", state=typing)
-    assert prompt(asked) == "set serve: policy burst-share cores 40? y/n"
-    assert typed("down", "p", *"bs 40", "enter", state=ALLOWED) == asked
-    serve = machine().containers[1]
-    assert typed_with_effects("y", state=asked)[1] == [ShareChange(serve, "burst-share", 40)]
-    of_process = typed("end", "p", *"7", "enter", state=ALLOWED)
-    assert of_process.unconfirmed == ShareChange(machine().containers[2], None, 7)
-
-
-@pytest.mark.parametrize("entry", ["0", "101", "fastest", "-3"])
-def test_an_invalid_share_is_reported(entry: str) -> None:
-    state = typed("down", "p", *entry, "enter", state=ALLOWED)
-    assert (state.mode, state.unconfirmed) == (InputMode.TABLE, None)
-    assert entry in state.message
-    assert typed("down", "p", "enter", state=ALLOWED).message == "canceled"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpushare.cli.text import printable
 from gpushare.cli.top import help_lines
 from gpushare.cli.top.columns import clip, width
-from gpushare.cli.top.keys import CHANGES, HELP, UiState
+from gpushare.cli.top.keys import HELP
 from gpushare.cli.top.render import Size
 from tests.properties import any_text
 
@@ -33,4 +33,4 @@ def test_a_clipped_text_fits_and_begins_as_before(text: str, most: int) -> None:
 
 
 def test_the_whole_page_fits_a_terminal_of_80_columns_and_24_lines() -> None:
-    assert help_lines(UiState(may_change=True), Size(80, 24)) == (HELP + CHANGES).splitlines()
+    assert help_lines(Size(80, 24)) == HELP.splitlines()
