@@ -162,12 +162,12 @@ def test_every_ceiling_is_tried() -> None:
         ({"memory_bytes": GIB}, {"memory": "64GiB"}),
         ({"memory_bytes": GIB}, {"memory-limit": "64GiB"}),
         ({"memory_percent": 1}, {"memory-percent": "90"}),
-        ({"cores": 1}, {"cores": "90"}),
-        ({"weight": 1}, {"weight": "90"}),
-        ({"priority": 9}, {"priority": "0"}),
-        ({"classes": ("offline",)}, {"class": "online"}),
-        ({"backends": ("interposer",)}, {"backend": "driver"}),
         ({"policies": ("best-effort",)}, {"cores": "5", "policy": "burst-share"}),
+        *(
+            ({ceiling: most}, {key: above})
+            for ceiling, most, key, _, above, _ in BESIDE_MEMORY
+            if ceiling != "count"
+        ),
     ],
 )
 def test_overrides_are_not_bounded_by_ceilings(
