@@ -35,105 +35,11 @@ def only(file: ManifestFile) -> Container:
     return container
 
 
-POD = """\
-    apiVersion: v1
-    kind: Pod
-    metadata:
-      name: train
-      namespace: team
-      labels: {app: x}
-      annotations:
-        gpushare.io/memory: 4GiB
-    spec:
-      runtimeClassName: gpushare
-      initContainers:
-        - {name: fetch, image: i}
-      containers:
-        - name: train
-          image: pytorch
-          env:
-            - name: CUDA_DEVICE_MEMORY_LIMIT
-              value: 4g
-            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-            - {name: EMPTY}
-          resources:
-            limits:
-              nvidia.com/gpu: 1
-            requests: {nvidia.com/gpu: "1"}
-        - {name: side, image: i}
-"""
-
-
 def test_a_list_is_its_items_and_documents_follow_each_other() -> None:
     pod = "{kind: Pod, metadata: {name: N}, spec: {containers: [{name: c, image: i}]}}"
     text = f"# nothing\n---\n{{kind: List, items: [{pod}, {{kind: Service}}]}}\n---\n{pod}\n---\n"
     found = [(str(document), document.line) for document in manifest(text).documents]
     assert found == [("Pod N", 3), ("Service", 3), ("Pod N", 5)]
-
-
-CLAIM = """\
-    apiVersion: resource.k8s.io/v1
-    kind: ResourceClaimTemplate
-    metadata: {name: half}
-    spec:
-      spec:
-        devices:
-          requests:
-            - name: gpu
-              exactly:
-                deviceClassName: gpu.nvidia.com
-                count: 2
-                capacity: {requests: {memory: 4Gi}}
-          config:
-            - requests: [gpu]
-              opaque:
-                driver: gpu.nvidia.com
-                parameters:
-                  kind: GpuConfig
-                  sharing: {strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50}}
-"""
-
-
-COMPOSE = """\
-    name: app
-    x-env: &env
-      GPUSHARE_MEMORY: 4GiB
-    services:
-      train:
-        image: pytorch
-        runtime: gpushare
-        environment:
-          <<: *env
-          GPUSHARE_CORES: 30
-          FROM_SHELL:
-          SIZE: ${SIZE}
-          LATER: ${LATER:-8GiB}
-        annotations: [gpushare.io/placement=spread]
-      serve:
-        build: .
-        environment:
-          - GPUSHARE_MEMORY=8GiB
-          - HOME
-"""
-
-
-TASK = {
-    "family": "train",
-    "containerDefinitions": [
-        {
-            "name": "a",
-            "image": "i",
-            "environment": [{"name": "CUDA_MPS_CLIENT_PRIORITY", "value": "1"}],
-            "resourceRequirements": [
-                {
-                    "type": "GPU",
-                    "sharingStrategy": {"nvidiaMps": {"memory": 4096, "maxComputePercent": 50}},
-                }
-            ],
-        },
-        {"name": "b", "image": "i", "resourceRequirements": [{"type": "GPU", "value": "2"}]},
-    ],
-}
 
 
 MAX_DEPTH = MANIFEST_RULES.max_depth

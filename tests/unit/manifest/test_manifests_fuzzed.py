@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-import textwrap
 from typing import Any, Final
 
 import pytest
@@ -15,17 +14,19 @@ from gpushare.manifest import read
 from gpushare.manifest.check import check
 from gpushare.manifest.model import ManifestError
 from gpushare.text_position import at
-from tests.unit.manifest.test_alauda_resources import ALAUDA
-from tests.unit.manifest.test_formats import CLAIM, COMPOSE, POD, TASK
+from tests import recorded
+from tests.corpus.cases import FOLDER
+from tests.unit.manifest.test_check import RECORDED
 
+CORPUS: Final = ("alibaba/cgpu-compose", "aws/mps-task", "hami/several", "nvidia/time-slicing")
 TEXTS: Final = (
-    *(textwrap.dedent(text) for text in (POD, CLAIM, ALAUDA, COMPOSE)),
-    json.dumps(TASK, indent="\t"),
+    *{case.title: case.text for case in recorded.cases(RECORDED)}.values(),
+    *((FOLDER / f"{name}.yaml").read_text() for name in CORPUS),
+    json.dumps(yaml.safe_load((FOLDER / "aws/mps-task.yaml").read_text()), indent="\t"),
     json.dumps(
         {"ociVersion": "1", "process": {"env": ["GPUSHARE_MEMORY=4GiB"]}, "annotations": {}}
     ),
     "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",
-    "kind: Node\nmetadata: {labels: {ack.node.gpu.schedule: cgpu, volcano.sh/x: y}}\n",
 )
 
 
@@ -74,7 +75,7 @@ PIECES: Final = (
 )
 
 
-ROUNDS: Final = 150
+ROUNDS: Final = 60
 
 
 def damaged(text: str, chance: random.Random) -> str:
@@ -128,4 +129,4 @@ def test_a_manifest_of_another_shape_gets_a_diagnostic(text: str) -> None:
 
 
 def plain(text: str) -> Any:
-    return yaml.safe_load(text.replace("\t", " "))
+    return next(yaml.safe_load_all(text.replace("\t", " ")))
