@@ -49,26 +49,6 @@ def test_a_daemon_that_serves_other_clients_is_waited_for(path: Path) -> None:
         assert Client(path).cards() == []
 
 
-def test_a_starting_daemon_is_waited_for_with_a_message(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol, "ACK_SECONDS", 0.05)
-    said: list[str] = []
-    waited = threading.Event()
-
-    def waits() -> None:
-        said.append("starting")
-        waited.set()
-
-    def until_it_is_said() -> None:
-        assert waited.wait(60)
-
-    packets: list[Packet] = [b'{"starting": true}', until_it_is_said, ACK, b'{"ok": true}']
-    with ScriptedDaemon(path, packets):
-        assert Client(path, waits=waits).cards() == []
-    assert said == ["starting"]
-
-
 def test_a_locked_socket_without_a_daemon_means_a_starting_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

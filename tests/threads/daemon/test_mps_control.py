@@ -87,15 +87,6 @@ def card() -> Iterator[MpsCard]:
             process.wait()
 
 
-def test_servers_and_clients_are_listed(card: MpsCard) -> None:
-    with card.program(LIMITS) as program:
-        ((server, state),) = card.control.servers().items()
-        assert state == "ACTIVE"
-        assert card.control.clients() == {program.process.pid: server}
-        program.kill()
-        wait_until(lambda: card.control.clients() == {})
-
-
 def test_a_client_is_terminated_alone(card: MpsCard) -> None:
     with card.program(LIMITS) as one, card.program(LIMITS) as two:
         (server,) = card.control.servers()

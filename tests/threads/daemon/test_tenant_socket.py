@@ -105,19 +105,6 @@ def test_descriptors_never_arrive(tenant: TenantSocket, caller: socket.socket) -
     assert open_count() == before + 1  # the accepted connection
 
 
-def test_a_flood_is_dropped_and_the_connection_lives(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
-) -> None:
-    for _ in range(1000):
-        caller.send(message(abi.MESSAGE_LOG, 4, 7, b"again"))
-        assert hear(tenant, now=1.0)
-    assert len(heard) == 200
-    assert tenant.allowance.dropped == 800
-    caller.send(message(abi.MESSAGE_LOG, 4, 7, b"later"))
-    assert hear(tenant, now=2.0)
-    assert len(heard) == 201
-
-
 def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
     allowance = Allowance(200.0, 20.0)
     assert sum(allowance.take(1000.0) for _ in range(500)) == 200
