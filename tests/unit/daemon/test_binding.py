@@ -21,8 +21,6 @@ from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.lifecycle.host_process import open_tenant
-from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.service.control_server import Forbidden
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
@@ -562,21 +560,6 @@ def test_a_reused_pid_is_not_followed(tree: Tree) -> None:
     tree.put(8, "/docker/a")
     tree.put(7, "/user.slice/stranger")
     assert found(tree, tenant(tree, "/docker/a")) == wanted(tree, "/docker/a")
-
-
-@pytest.mark.parametrize(("owner", "name"), [(TenantMounts, "make"), (TenantSocket, "listen")])
-def test_pages_or_a_socket_that_cannot_be_made_leave_nothing(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(owner, name, fail)
-    with pytest.raises(OSError, match="No space left"):
-        opened(node, memory="1GiB")
-    assert not node.ledger.entries
-    assert not node.tenants.pages
-    assert node.mounts.made() == []
 
 
 def test_a_rootless_tenant_gets_no_whole_card(node: FakeDaemon) -> None:

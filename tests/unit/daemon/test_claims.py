@@ -173,16 +173,6 @@ def test_a_container_of_the_claim_has_what_was_allocated(node: FakeDaemon, tmp_p
     assert row["tenants"] == [record.id]
 
 
-def test_several_cards_have_each_its_own_part(node: FakeDaemon, tmp_path: Path) -> None:
-    prepare(node, device(20, 40, request="a"), device(10, 20, card=1, request="b"))
-    record = record_of(container(node, tmp_path).create(node), node)
-    parts = [(part.uuid, part.quota_bytes // GIB, part.cores) for part in record.allocations]
-    assert parts == [(CARDS[0], 20, 40), (CARDS[1], 10, 20)]
-    assert allocated(node) == [20, 10]
-    changed = set_quota(record, {"priority": "1"}, node)
-    assert changed.allocations == record.allocations
-
-
 def test_a_container_has_the_cards_of_the_requests_that_it_names(
     node: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -233,18 +223,6 @@ def test_containers_of_a_claim_never_have_more_than_it(node: FakeDaemon, tmp_pat
     ):
         third.create(node)
     assert allocated(node) == [20, 0]
-
-
-def test_the_first_container_without_an_amount_takes_the_rest_of_a_claim(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
-    prepare(node, device(20, 40))
-    asked = {"container.train.memory": "12GiB"}
-    for name in ("train", "eval"):
-        container(node, tmp_path, name, asked=asked).create(node)
-    [train, rest] = [one.allocations[0] for one in node.ledger.entries.values()]
-    assert (train.quota_bytes, rest.quota_bytes) == (12 * GIB, 8 * GIB)
-    assert (train.cores, rest.cores) == (24, 16)
 
 
 def test_a_container_has_as_much_of_the_cores_as_of_the_memory(
@@ -340,14 +318,6 @@ def test_a_claim_takes_what_others_leave(node: FakeDaemon) -> None:
     prepare(node, device(40))
     with pytest.raises(NoRoom, match="claim team/gpu-claim 40"):
         opened(node, memory="1GiB", devices="0")
-
-
-def test_the_scheduler_does_not_lose_what_it_allocated(node: FakeDaemon, tmp_path: Path) -> None:
-    prepare(node, device(20, 40))
-    container(node, tmp_path).create(node)
-    row = next(card_rows(node))
-    assert (row["schedulable_bytes"], row["schedulable_cores"]) == (140 * GIB, 100)
-    assert (row["available_bytes"], row["tenants"]) == (120 * GIB, 1)
 
 
 def test_a_claim_that_is_left_of_mode_dra_is_named_and_not_the_scheduler_s(

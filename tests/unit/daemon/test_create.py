@@ -23,6 +23,8 @@ from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.mps.runner import CardFolders
 from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.resize import reset_quota, set_quota
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.service import control_server
@@ -154,15 +156,16 @@ def test_a_second_runtime_does_not_take_the_pages_from_the_first(
     assert (entry.maker, entry.state) == (os.getpid(), "reserved")
 
 
-@pytest.mark.parametrize("step", ["store", "edits"])
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(TenantMounts, "make"), (TenantSocket, "listen"), (edits, "apply"), (spec, "store")],
+)
 def test_a_failure_after_the_reservation_releases_it(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str
 ) -> None:
     container = BundleToCreate(tmp_path / "b", GPU)
     before = container.text()
-    monkeypatch.setattr(
-        *{"store": (spec, "store"), "edits": (edits, "apply")}[step], fakes.no_space
-    )
+    monkeypatch.setattr(owner, step, fakes.no_space)
     with pytest.raises(OSError, match="No space"):
         container.create(node)
     assert container.text() == before
@@ -296,17 +299,6 @@ def test_a_second_container_is_refused_with_the_names_to_write(one: PodNode) -> 
     )
     assert proxy.text() == before
     assert one.allocated == 4 * GIB
-
-
-def test_an_init_container_gives_it_back_before_the_next_asks(one: PodNode) -> None:
-    """The card has room for one of them at a time."""
-    asked = {"gpushare.io/memory": "100GiB"}
-    pod, beside = one.pod(asked), one.pod(asked, pod="77aa")
-    for attempt, name in enumerate(("fetch", "warm", "train")):
-        with one.running(pod.container(name)):
-            assert one.allocated == 100 * GIB
-            with pytest.raises(NoRoom):
-                one.create(beside.container("other", attempt=attempt))
 
 
 def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(one: PodNode) -> None:
@@ -550,12 +542,6 @@ def test_the_scheduler_does_not_have_what_an_operator_added(plugin: PluginNode) 
     assert plugin.schedulable() == (128, 100)
     record = set_quota(record, {"memory": "4GiB"}, plugin.node)
     assert plugin.schedulable() == (140, 100)  # the kubelet still counts 8
-
-
-def test_what_another_mode_allocated_is_not_the_scheduler_s(plugin: PluginNode) -> None:
-    plugin.create(plugin.container(plugin.allocate(8)))
-    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode="dra")
-    assert plugin.schedulable() == (132, 100)
 
 
 #: Of another namespace, of this machine and of another user: none of it is a pod's to know.

@@ -43,7 +43,6 @@ def sections(
 
 
 MKNOD = "CAP_MKNOD"
-USERS = {"type": "user", "path": "/proc/7/ns/user"}
 
 
 @pytest.mark.parametrize("capability", [MKNOD, "cap_mknod"])

@@ -175,6 +175,12 @@ def test_a_ratio_is_exact_on_each_card() -> None:
     assert str(PlacementRequest(memory_percent=Fraction(400, 15))) == "26.67 % of its memory"
 
 
+def test_a_whole_card_is_closed_to_shares() -> None:
+    taken = room(0, AllocationUse("big", 140 * GIB, 100, whole=True))
+    assert "card 0 is allocated exclusively to big" in refusal(share(1), taken)
+    assert (taken.available_bytes, taken.cores_available) == (0, 0)
+
+
 def test_a_card_for_one_process_is_given_only_as_a_whole() -> None:
     only = replace(room(0), compute_mode="Exclusive_Process")
     assert (
@@ -183,12 +189,6 @@ def test_a_card_for_one_process_is_given_only_as_a_whole() -> None:
     ) in refusal(share(1), only)
     assert place_request(PlacementRequest(whole=True), (only,))[0].card == card(0)
     assert place_request(share(1), (only, room(1)))[0].card == card(1)
-
-
-def test_a_whole_card_is_closed_to_shares() -> None:
-    taken = room(0, AllocationUse("big", 140 * GIB, 100, whole=True))
-    assert "card 0 is allocated exclusively to big" in refusal(share(1), taken)
-    assert (taken.available_bytes, taken.cores_available) == (0, 0)
 
 
 def divided() -> tuple[CardCapacity, ...]:

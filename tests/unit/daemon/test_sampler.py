@@ -22,7 +22,6 @@ from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.observed import UsageView
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol.rows import TenantStatus
@@ -30,7 +29,6 @@ from gpushare.protocol.rows import TenantStatus
 from . import fakes, registered
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
-from .operations import opened
 
 CARD = fakes.card().uuid
 
@@ -114,13 +112,6 @@ def test_overhead_is_the_drivers_use_above_the_claims(tenant: SampledTenant) -> 
     tenant.uses(GIB + 600 * MIB)
     assert tenant.looks(4) == [500, 500, 500, 600]
     assert tenant.usage.utilization == {(KEY, CARD): 40}
-
-
-def test_a_card_for_one_process_gets_no_share(driver: FakeDriver, node: FakeDaemon) -> None:
-    driver.modes = {CARD: "Exclusive_Process"}
-    node.sampler.look()
-    with pytest.raises(NoRoom, match="card 0 is in compute mode Exclusive_Process"):
-        opened(node, memory="1GiB")
 
 
 def test_memory_allocated_during_a_sample_is_not_overhead(tenant: SampledTenant) -> None:

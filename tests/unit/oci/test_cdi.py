@@ -363,35 +363,21 @@ def test_every_recorded_spec_is_in_one_table() -> None:
     assert len(names) == len(REQUESTS) + len(NO_REQUESTS) + len(REFUSED)
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_alone_is_for_whole_cards(name: str, host: DriverFiles) -> None:
-    found, wanted = given(load(name), host), REQUESTS[name]
-    assert found.kind == "exclusive"
-    assert (found.count, found.devices, found.minors) == (
-        wanted.count,
-        wanted.devices,
-        wanted.minors,
-    )
-
-
 @pytest.mark.parametrize(
-    "asked", [("GPUSHARE_MEMORY=4GiB",), ("GPUSHARE_MEMORY=4GiB", "GPUSHARE_CORES=30")]
+    ("asked", "expected"),
+    [
+        ((), ("exclusive", None, 100)),
+        (("GPUSHARE_MEMORY=4GiB",), ("shared", 4 * GIB, 0)),
+        (("GPUSHARE_MEMORY=4GiB", "GPUSHARE_CORES=30"), ("shared", 4 * GIB, 30)),
+    ],
 )
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_with_a_quota_is_for_shares_of_as_many(
-    name: str, asked: tuple[str, ...], host: DriverFiles
+def test_a_request_alone_is_for_whole_cards_and_with_a_quota_for_shares_of_as_many(
+    name: str, asked: tuple[str, ...], expected: tuple[str, int | None, int], host: DriverFiles
 ) -> None:
-    found, wanted = given(load(name), host, *asked), REQUESTS[name]
-    assert (found.kind, found.memory_bytes, found.cores) == (
-        "shared",
-        4 * GIB,
-        30 if len(asked) > 1 else 0,
-    )
-    assert (found.count, found.devices, found.minors) == (
-        wanted.count,
-        wanted.devices,
-        wanted.minors,
-    )
+    found = given(load(name), host, *asked)
+    assert (found.kind, found.memory_bytes, found.cores) == expected
+    assert Which(found.count, found.devices, found.minors) == REQUESTS[name]
 
 
 @pytest.mark.parametrize("name", NO_REQUESTS)

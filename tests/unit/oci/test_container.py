@@ -33,7 +33,7 @@ from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
 from gpushare.oci.loader import Filters
-from gpushare.oci.rootfs import Rootfs, RootfsError
+from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from tests.unit.host import elf
 from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document, opened
@@ -475,13 +475,6 @@ def test_a_volume_where_our_folder_is_has_its_name_in_the_refusal(image: Rootfs,
         placed(image, bind(path))
 
 
-@pytest.mark.parametrize(
-    "path", ["/opt", "/opt/gpushare", "/opt/gpushare/tenant", "/run", "/usr/x"]
-)
-def test_no_other_volume_moves_our_folder(image: Rootfs, path: str) -> None:
-    assert ours(placed(image, bind(path, "rshared"))) == ours(placed(image))
-
-
 @pytest.mark.parametrize("path", ["/opt", "/opt/gpushare", "/opt/gpushare/driver"])
 def test_in_the_host_s_root_a_volume_cannot_be_where_ours_is(
     image: Rootfs, monkeypatch: pytest.MonkeyPatch, path: str
@@ -490,16 +483,6 @@ def test_in_the_host_s_root_a_volume_cannot_be_where_ours_is(
     assert f"{ON_HOST.driver}/libcuda.so.1" in sources(placed(image).wanted)
     with pytest.raises(CoveredPath, match=f"the volume at {path} covers /opt/gpushare/driver/"):
         placed(image, bind(path))
-
-
-def test_a_library_of_whole_cards_is_in_no_volume_of_the_host_s_root(
-    image: Rootfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Rootfs, "is_hosts", lambda _: True)
-    wanted = container.whole(HOST, [("0",)], rootfs=image, hooks=())
-    spec = Spec({"mounts": [bind(LIBRARIES), bind("/opt")]})
-    with pytest.raises(CoveredPath, match="the volume at /opt covers /opt/gpushare/lib,"):
-        container.place(wanted, spec, image, DRIVER)
 
 
 def a_file(path: Path) -> None:
@@ -682,16 +665,6 @@ def test_a_package_is_copied_once(root: Path, rootfs: Rootfs, tmp_path: Path) ->
     assert other.exists()
     assert copy.stat().st_ino == inode
     assert [path.name for path in store.iterdir()] == [first.name]
-
-
-def test_a_link_to_the_host_is_the_images(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
-    place = package(root)
-    target = place / f"libcuda.so.{NEWER}"
-    target.unlink()
-    target.symlink_to("/etc/passwd")
-    with pytest.raises((FileNotFoundError, RootfsError)):
-        cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
-    assert not (tmp_path / "compat").exists()
 
 
 def test_a_package_of_endless_size_is_refused_unread(
