@@ -85,16 +85,6 @@ def test_strict_writes_nothing_where_something_has_none(
     assert pod.read_text() == POD
 
 
-def test_a_value_that_is_none_leaves_everything_as_it_was(cli: Cli, pod: Path) -> None:
-    wrong = POD.replace("3000", "3Q") + "---\n" + POD
-    pod.write_text(wrong)
-    result = cli("convert", str(pod), "--to", "gpushare", "--in-place")
-    assert result.exit_code == 1
-    assert f"{pod}:10: limit nvidia.com/gpumem=3Q (HAMi): not" in result.stderr
-    assert "nothing was written" in result.stderr
-    assert pod.read_text() == wrong
-
-
 WRONG = "services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4Q, GPUSHARE_CORES: 130}}}\n"
 
 
@@ -163,32 +153,6 @@ def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh
     document = {"root": {"path": "rootfs"}, "process": {"args": args.split(), "env": list(env)}}
     (folder / "config.json").write_text(json.dumps(document))
     return str(folder)
-
-
-@pytest.mark.parametrize(
-    ("env", "args", "status", "told"),
-    [
-        ("CUDA_VERSION=14.0.1", "sh", 3, "refuse CUDA 14.0 is newer than the driver's CUDA 13.0"),
-        ("CUDA_VERSION=13.2.0", "sh", 4, "warn   CUDA 13.2 is newer than the driver's CUDA 13.0"),
-        ("CUDA_VERSION=11.8.0", "sh", 4, "warn   CUDA 11.8 in CUDA_VERSION is 2 major versions"),
-        ("NVIDIA_REQUIRE_CUDA=cuda>=13.1", "sh", 3, "refuse NVIDIA_REQUIRE_CUDA requires cuda>="),
-        ("NVIDIA_REQUIRE_CUDA=brand=nvidia", "sh", 0, "ok     NVIDIA_REQUIRE_CUDA is met"),
-        ("PATH=/bin", "vllm --quantization nvfp4", 4, "warn   --quantization=nvfp4 requests fp4"),
-    ],
-)
-def test_the_result_is_the_exit_status(
-    env: str,
-    args: str,
-    status: int,
-    told: str,
-    cli: Cli,
-    daemon: AnsweringDaemon,
-    tmp_path: Path,
-) -> None:
-    assert daemon.acknowledge
-    result = cli("compat", bundle(tmp_path / "b", env, args=args))
-    assert told in result.output
-    assert result.exit_code == status
 
 
 def test_the_formats_of_numbers_are_described_and_refuse_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -174,25 +174,6 @@ def test_what_the_daemon_refuses(
         assert error["fix"] == "Use one of: train-1."
 
 
-@pytest.mark.parametrize(
-    ("words", "key", "value"),
-    [
-        (("card", "drain", "9"), "card", "9"),
-        (("move", "train", "--card", "9"), "card", "9"),
-        (("move", "training", "--card", "1"), "name", "training"),
-        (("queue", "cancel", "3f2a8c01"), "ticket", "3f2a8c01"),
-    ],
-)
-def test_what_is_not_there_has_one_exit_status_and_is_named(
-    words: tuple[str, ...], key: str, value: str, error_of: RunOutcome, tmp_path: Path
-) -> None:
-    no = refusal(ErrorCode.NOT_FOUND, "there is none", key=key)
-    answers = dict.fromkeys(("card-cordon", "move", "queue-cancel"), no)
-    with AnsweringDaemon(tmp_path / "control.sock", answers).answering():
-        error = error_of.fails(words[0], *words[1:], code=ErrorCode.NOT_FOUND)
-    assert (error["key"], error["value"]) == (key, value)
-
-
 @pytest.mark.parametrize("name", READS_FILE)
 def test_a_file_that_is_not_there(name: str, error_of: RunOutcome) -> None:
     error_of.fails(name, *READS_FILE[name], code=ErrorCode.NOT_FOUND)

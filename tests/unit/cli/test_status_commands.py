@@ -18,20 +18,7 @@ from .fake_daemon import AnsweringDaemon, rows
 from .test_transcripts import event
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .conftest import Cli
-
-
-def test_the_option_for_the_socket_overrides_the_environment(
-    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
-) -> None:
-    nowhere = tmp_path / "nowhere"
-    for words in (("--socket", str(nowhere), "ls"), ("ls", "--socket", str(nowhere))):
-        result = cli(*words)
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert f"there is no {nowhere}" in result.stderr
-    assert cli("--socket", str(nowhere), "ls", "--socket", str(daemon.path)).exit_code == 0
 
 
 def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:

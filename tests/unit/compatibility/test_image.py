@@ -100,21 +100,6 @@ def test_the_environment_makes_a_bare_name_finer_and_corrects_no_file(
     assert found(rootfs, CUDA_VERSION="12.6.3")[0][0] == "12.1.105"
 
 
-def test_links_lead_nowhere_but_into_the_image(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
-    outside = tmp_path / "host"
-    put(outside, "libcudart.so.13.0.96")
-    put(outside, "lib64/libcudart.so.13.0.96")
-    (root / "usr/local/cuda").mkdir(parents=True)
-    (root / "usr/local/cuda/lib64").symlink_to(outside)
-    (root / "usr/local/cuda-13.0").symlink_to(outside)
-    (root / "opt").symlink_to("../host")
-    lib = root / "usr/lib64"
-    lib.mkdir()
-    (lib / "libcudart.so.13.0.96").symlink_to(outside / "libcudart.so.13.0.96")
-    (lib / "libcudart.so.12.0.1").symlink_to("/proc/self/exe")
-    assert found(rootfs, LD_LIBRARY_PATH="/opt:/../../host:/usr/local/../../../host") == []
-
-
 def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs: Rootfs) -> None:
     for number in range(64):
         put(root, f"usr/local/cuda-12.{number}/lib64/libcudart.so.12.{number}.1")

@@ -14,7 +14,6 @@ from gpushare.engines.config_files import BadConfiguration, EngineError
 from gpushare.engines.containerd import Configuration, cri_section
 from gpushare.engines.docker_config import DaemonJson
 from gpushare.engines.podman import HookFile
-from gpushare.errors import ErrorCode
 from gpushare.quota.dialects import TABLES
 
 from . import machine
@@ -39,15 +38,6 @@ def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
-
-
-def test_a_file_with_an_error_is_named_and_left(tmp_path: Path) -> None:
-    file = write(tmp_path / "daemon.json", "{}}")
-    place = find("docker").locate(tmp_path, file)
-    with pytest.raises(EngineError, match=f"{file}:1: text after the object") as caught:
-        config_files.configure(place, machine.LAUNCHER, default=False)
-    assert caught.value.code is ErrorCode.INVALID
-    assert file.read_text() == "{}}"
 
 
 CONTAINERD = Configuration()

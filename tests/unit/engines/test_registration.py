@@ -52,15 +52,6 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("engine", ["docker", "containerd"])
-def test_a_file_that_was_not_there_is_gone_again(tmp_path: Path, engine: str) -> None:
-    file = tmp_path / "made" / "config"
-    assert configure(engine, file).exit_code == 0
-    assert file.exists()
-    assert unconfigure(engine, file).exit_code == 0
-    assert list(file.parent.iterdir()) == []
-
-
 def test_an_upgrade_keeps_the_first_backup(tmp_path: Path) -> None:
     file = tmp_path / "daemon.json"
     file.write_bytes(DOCKER)

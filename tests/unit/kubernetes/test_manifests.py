@@ -10,15 +10,9 @@ from typing import Any
 import yaml
 from packages import validating_policy, vendor_keys
 
-from gpushare.kubernetes.api.claims import read_parameters
-from gpushare.kubernetes.api.slices import devices_of
-from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
-from gpushare.quota.keys import KEYS
+from gpushare.protocol.kubernetes import MODE_LABEL
 from tools import admission
 from tools.check.command import ROOT
-
-from .made import GIB, card, node
-from .scheduler import ModelScheduler
 
 #: Of the mode with the most objects and rights; test_kustomizations.py is about the others.
 FOLDER = ROOT / "configs/kubernetes/dra"
@@ -81,30 +75,6 @@ def test_pods_use_classes_and_templates_that_exist() -> None:
 def pod_spec(one: dict[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = one.get("spec") or {}
     return spec if one["kind"] == "Pod" else (spec.get("template") or {}).get("spec") or {}
-
-
-def test_claims_in_the_pages_can_be_allocated_on_a_card() -> None:
-    (device_class,) = of("DeviceClass", SHIPPED)
-    attributes = devices_of(node())[0]["attributes"]
-    for template in of("ResourceClaimTemplate", SHOWN.values()):
-        devices = template["spec"]["spec"]["devices"]
-        for request in devices["requests"]:
-            exactly = request["exactly"]
-            assert exactly["deviceClassName"] == device_class["metadata"]["name"]
-            for selector in exactly.get("selectors", []):
-                names = re.findall(
-                    rf"device\.attributes\['{DRIVER}'\]\.(\w+)", selector["cel"]["expression"]
-                )
-                assert names, selector
-                assert set(names) <= set(attributes)
-            scheduler = ModelScheduler(devices_of(node(card(0), card(1))))
-            result = scheduler.allocate(exactly["capacity"]["requests"])
-            assert int(result["consumedCapacity"]["memory"]) >= 20 * GIB
-        for entry in devices.get("config", []):
-            assert entry["opaque"]["driver"] == DRIVER
-            given = read_parameters(entry["opaque"]["parameters"])
-            assert given
-            assert set(given) <= set(KEYS)
 
 
 def test_the_table_is_that_of_the_dialects() -> None:

@@ -241,12 +241,6 @@ def test_pods_that_need_nothing_get_nothing(claimed: ClaimedCluster) -> None:
     assert claimed.step() == []
 
 
-def test_of_a_pod_only_what_is_needed_is_kept(claimed: ClaimedCluster) -> None:
-    pod = claimed.pod("p", NEW, annotations={"large": "x" * 5000})
-    pod["spec"]["containers"] = [{"name": "c", "env": [{"name": "A", "value": "x" * 5000}]}]
-    assert len(str(reduced(pod))) < 300
-
-
 def test_what_still_waits_is_made_again_once_for_each_name(claimed: ClaimedCluster) -> None:
     for name in "abc":
         claimed.pod(name, NEW)
@@ -258,18 +252,6 @@ def test_what_still_waits_is_made_again_once_for_each_name(claimed: ClaimedClust
     assert claimed.step(later=AGAIN_SECONDS / 2) == both
     assert claimed.control_claims() == []
     assert claimed.step(later=AGAIN_SECONDS) == []
-
-
-def test_a_new_pod_does_not_wait_for_what_was_made_just_before(claimed: ClaimedCluster) -> None:
-    claimed.pod("a", NEW)
-    claimed.step()
-    claimed.control_claims()
-    claimed.cluster.remove(path_of(TEMPLATES, NEW, "ai"))
-    claimed.pod("b", NEW)
-    assert claimed.step() == ["ai/resourceclaimtemplates"]
-    claimed.pod("c", NEW)
-    assert claimed.step() == ["ai/resourceclaimtemplates"]
-    assert claimed.control_claims() == []
 
 
 def test_a_template_of_that_name_that_somebody_else_made_is_left_alone(

@@ -46,19 +46,6 @@ def test_a_part_of_a_mig_instance_stays_and_is_reported() -> None:
     assert "gpushare.io/devices" in told(made, "nvidia.com/mig-1c.3g.40gb")
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "note"),
-    [
-        ("volcano", "note: volcano is kept: without this scheduler in the cluster, the pod waits"),
-        ("hami-scheduler", "note: hami-scheduler was removed: it only places pods of hami"),
-        ("default-scheduler", ""),
-    ],
-)
-def test_a_scheduler_that_the_cluster_may_lack_is_noted(scheduler: str, note: str) -> None:
-    made = converted(f"{pod(f'resources: {{limits: {LIMITS}}}')}  schedulerName: {scheduler}\n")
-    assert told(made, "schedulerName") == note
-
-
 def test_a_key_that_is_there_twice_is_refused() -> None:
     text = pod("resources: {limits: {nvidia.com/gpumem: 1024, nvidia.com/gpumem: 2048}}")
     assert "f.yaml:4: nvidia.com/gpumem is a duplicate of line 4" in refused(text)
