@@ -115,12 +115,12 @@ def _build(file: str) -> str:
     return ""
 
 
-def pytest(tests: Sequence[str], seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
+def pytest(tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run tests until one fails."""
-    return run([sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests], seconds)
+    return run([sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests])
 
 
-def run(command: Sequence[str], seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a command, and end all of it where this program ends, or with TimeoutExpired."""
     # No bytecode of what is broken may be left for later runs.
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -135,7 +135,7 @@ def run(command: Sequence[str], seconds: float = _SECONDS) -> subprocess.Complet
         start_new_session=True,
     ) as running:
         try:
-            output, _ = running.communicate(timeout=max(seconds, 1.0))
+            output, _ = running.communicate(timeout=_SECONDS)
         except BaseException:
             os.killpg(running.pid, signal.SIGKILL)
             raise
