@@ -33,7 +33,7 @@ LEFT_OUT = {
 #: The name of the machine, which is in no report: reports are published.
 HOST = "a-machine-of-somebody"
 #: What a machine of the tests need not have, or a driver in a folder has not.
-MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch", "applications"}
+MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch", "evict", "applications"}
 
 
 def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
@@ -120,12 +120,14 @@ def claims(name: str) -> tuple[str, ...]:
     return f"{name} starts", f"{name}: {same}", f"{name} sees its quota", f"{name}: {refused}"
 
 
-def judged(tmp_path: Path, *python: str) -> tuple[dict[str, bool], dict[str, str]]:
-    """Return what the section says of the applications in a folder, and which are missing."""
+def judged(
+    tmp_path: Path, *python: str, section: str = "applications"
+) -> tuple[dict[str, bool], dict[str, str]]:
+    """Return what a section says with the programs in a folder, and which rows are missing."""
     cards, out = simulator.create(tmp_path / "cards"), tmp_path / "report.md"
-    libraries = str(device_file.libraries())
+    driver = ["--driver", str(device_file.libraries()), "--cdi", str(cards.cdi)]
     done = subprocess.run(
-        [sys.executable, *python, "applications", "--driver", libraries, "--out", str(out)],
+        [sys.executable, *python, section, *driver, "--out", str(out)],
         cwd=ROOT,
         env={
             "PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -139,9 +141,9 @@ def judged(tmp_path: Path, *python: str) -> tuple[dict[str, bool], dict[str, str
         check=False,
     )
     assert out.exists(), done.stdout + done.stderr
-    (section,) = json.loads(out.with_suffix(".json").read_text())["sections"]
-    held = {row["name"]: row["held"] for row in section["rows"] if not row["missing"]}
-    missing = {row["name"]: row["missing"] for row in section["rows"] if row["missing"]}
+    (written,) = json.loads(out.with_suffix(".json").read_text())["sections"]
+    held = {row["name"]: row["held"] for row in written["rows"] if not row["missing"]}
+    missing = {row["name"]: row["missing"] for row in written["rows"] if row["missing"]}
     return held, missing
 
 
@@ -176,6 +178,51 @@ def test_a_program_with_its_own_runtime_library_is_judged_by_its_quota(tmp_path:
     compiled.compile_c(program, ROOT / "tools/gpu/cudart.c", runtime, driver)
     held, _ = judged(tmp_path, "-c", MEASURE, str(tmp_path))
     assert held == dict.fromkeys(claims(CUDART), True)
+
+
+#: As much of PyTorch as is evicted, on the same driver.
+TORCH = """
+import random
+uint8, __version__, version = None, "0", types.SimpleNamespace(cuda="")
+manual_seed = random.seed
+class Tensor:
+    def __init__(self, data, at=None):
+        self.data, self.at, self.nbytes, self.shape = data, at, len(data), [len(data)]
+    def copy_(self, other):
+        assert _driver.cuMemcpyHtoD_v2(self.at, other.data, ctypes.c_size_t(self.nbytes)) == 0
+    def cpu(self):
+        data = bytes(self.nbytes)
+        assert _driver.cuMemcpyDtoH_v2(data, self.at, ctypes.c_size_t(self.nbytes)) == 0
+        return Tensor(data)
+    def __ne__(self, other):
+        return types.SimpleNamespace(sum=lambda: self.data != other.data)
+def randint(most, shape, dtype):
+    return Tensor(random.randbytes(1 << 20) * (shape[0] >> 20))
+def empty(size, dtype, device):
+    at = ctypes.c_void_p()
+    assert _driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)) == 0
+    return Tensor(range(size), at)
+"""
+CONTINUES = "measured-sleeper continues at its next CUDA call, and finds its data as it left it"
+DECIDED = ("gpushared", "the driver")
+
+
+def test_an_eviction_is_measured_beside_the_driver_alone(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(CUPY + TORCH)
+    held, missing = judged(tmp_path, "-m", "tools.gpu", section="evict")
+    assert not missing
+    whole = [
+        f"{who} refuses to evict managed memory, and the program has its data" for who in DECIDED
+    ]
+    for name in ("the driver alone: the program has its data", *whole):
+        assert held.pop(name) is True
+    for program in ("the probe", "PyTorch"):
+        assert held.pop(f"{program}: {CONTINUES}") is True
+        for figure in ("freed on the card, by NVML", "the eviction took", "the restore took"):
+            assert held.pop(f"{program}: {figure}") is None
+    for step in ("lock", "checkpoint", "restore", "unlock"):
+        assert held.pop(f"the driver alone: {step}") is None
+    assert set(held.values()) == {True}, held
 
 
 def test_a_section_that_goes_on_for_ever_is_cut_short(
