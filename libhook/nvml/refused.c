@@ -12,12 +12,25 @@ enum {
 #undef NVML_RESULT
 };
 
-/* Only logged at debug level: tools expect this error, and some call every second. */
+extern __attribute__((visibility("hidden"))) void (*real_nvmlDeviceGetCount_v2)(void);
+
+/* Like the driver's own, a refused function first looks whether the library is initialized. Only
+ * logged at debug level: tools expect this error, and some call every second. */
+static int refuse(const char *symbol, int error, const char *why)
+{
+	unsigned int count;
+
+	if (((int (*)(unsigned int *))real_nvmlDeviceGetCount_v2)(&count) ==
+		NVML_ERROR_UNINITIALIZED)
+		return NVML_ERROR_UNINITIALIZED;
+	log_line(LOG_DEBUG, "%s is refused: %s", symbol, why);
+	return error;
+}
+
 #define NVML_REFUSED(symbol, error, why)                                                           \
 	__attribute__((visibility("default"))) int symbol(void);                                   \
 	int symbol(void)                                                                           \
 	{                                                                                          \
-		log_line(LOG_DEBUG, "%s is refused: %s", #symbol, why);                            \
-		return error;                                                                      \
+		return refuse(#symbol, error, why);                                                \
 	}
 #include "table/nvml_refused.inc"

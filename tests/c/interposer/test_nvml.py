@@ -29,7 +29,8 @@ NO_DRIVER_HAS = {
 }
 SAMPLED_NS = 250_000_000  # more than a sample of how busy a process is
 OTHERS = 1  # the pid of another tenant's process, as fake_nvml.c says
-INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
+UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
+NOT_FOUND, INSUFFICIENT_SIZE = 6, 7
 
 
 def nvml(name: str, *arguments: object) -> int:
@@ -255,8 +256,11 @@ def test_everything_that_is_refused_answers_so(newest: ProgramContainer) -> None
         if entry.kind == "refused" and symbol.startswith("nvml") and symbol not in NO_DRIVER_HAS
     }
     assert len(refused) > 100
+    asked = f"{{name: nvml(name, *[None] * 4) for name in {list(refused)!r}}}"
     with viewer(newest) as ask:
-        assert ask(f"{{name: nvml(name, *[None] * 4) for name in {list(refused)!r}}}") == refused
+        assert ask(asked) == refused
+    with viewer(newest, lambda: None) as ask:
+        assert ask(asked) == dict.fromkeys(refused, UNINITIALIZED)
 
 
 def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: ProgramContainer) -> None:
