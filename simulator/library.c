@@ -107,6 +107,22 @@ CUresult cuKernelGetName(const char **name, CUkernel kernel)
 	return CUDA_SUCCESS;
 }
 
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(function_valid(function), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(offset && index < function->kernel->parameter_count, CUDA_ERROR_INVALID_VALUE);
+	*offset = function->kernel->parameters[index].offset;
+	if (bytes)
+		*bytes = function->kernel->parameters[index].bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes)
+{
+	return cuFuncGetParamInfo(kernel_function(kernel), index, offset, bytes);
+}
+
 CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel)
 {
 	REQUIRE_DRIVER();

@@ -17,6 +17,7 @@ UNSEEN = frozenset(
         "managed_memory_moves_between_cards",
         "bound_memory_is_held_by_its_multicast_object",
         "a_process_moves_to_another_card_with_all_that_it_has",
+        "a_kernel_tells_where_its_parameters_are",
     )
 )
 
