@@ -25,13 +25,13 @@ NVML_FUNCTIONS(NVML_DEFINE)
 static bool smi_open(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-	bool complete = library != NULL;
 
-#define NVML_LOAD(name)                                                                            \
-	complete = complete && (real_##name = (__typeof__(&name))dlsym(library, #name)) != NULL;
+	if (!library)
+		return false;
+#define NVML_LOAD(name) real_##name = (__typeof__(&name))dlsym(library, #name);
 	NVML_FUNCTIONS(NVML_LOAD)
 #undef NVML_LOAD
-	return complete && real_nvmlInit_v2() == NVML_SUCCESS;
+	return real_nvmlInit_v2 && real_nvmlInit_v2() == NVML_SUCCESS;
 }
 
 static void card_report(nvmlDevice_t device, unsigned int index)
@@ -43,7 +43,10 @@ static void card_report(nvmlDevice_t device, unsigned int index)
 
 	real_nvmlDeviceGetUUID(device, uuid, sizeof uuid);
 	real_nvmlDeviceGetMemoryInfo(device, &memory);
-	if (real_nvmlDeviceGetComputeRunningProcesses_v3(device, &count, processes) != NVML_SUCCESS)
+	/* Engines for remote GPUs have only the forms that drivers before 510 have. */
+	if (!real_nvmlDeviceGetComputeRunningProcesses_v3 ||
+		real_nvmlDeviceGetComputeRunningProcesses_v3(device, &count, processes) !=
+			NVML_SUCCESS)
 		count = 0;
 	printf("%s{\"uuid\":\"%s\",\"total\":%llu,\"used\":%llu,\"free\":%llu,\"processes\":[",
 		index ? "," : "", uuid, memory.total, memory.used, memory.free);
