@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +107,44 @@ def test_killed_it_leaves_no_tenant_and_no_cgroup(stack: Stack) -> None:
         assert group.startswith("/gpushare/host-")
     wait_until(lambda: "killed" not in names(stack))
     wait_until(lambda: not cgroups_named(group.lstrip("/")))
+
+
+#: As a server does that forks a child for each connection; it starts none of the driver itself.
+FORKING = """
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+reads, writes = os.pipe()
+for _ in range(2):
+    if os.fork() == 0:
+        os.close(writes)
+        context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+        cuda.cuInit(0)
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        cuda.cuCtxSetCurrent(context)
+        cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64 << 20))
+        os.read(reads, 1)
+        os._exit(0)
+print("up", flush=True)
+os.wait()
+"""
+
+
+@pytest.mark.gate
+def test_the_children_of_a_server_are_listed_as_processes_of_one_tenant(stack: Stack) -> None:
+    words = ("--memory", "4GiB", "--name", "server", "--", sys.executable, "-c", FORKING)
+    with running(stack, *words) as process:
+
+        def listed() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = stack.shown("inspect", "server")["processes"]
+            return [one for one in found if (one["bytes"] or 0) > 64 << 20]
+
+        wait_until(lambda: len(listed()) == 2)
+        pids = {one["pid"] for one in listed()}
+        assert process.pid not in pids
+        assert names(stack) == ["server"]
+        shown = json.loads(stack.gpushare("top", "--json", "--once").stdout)
+        assert {one["pid"] for one in shown["processes"]} == pids
+    wait_until(lambda: names(stack) == [])
 
 
 @pytest.fixture
