@@ -166,7 +166,7 @@ KEPT: Final = {
     "mps-control-stopped": "The MPS control daemon of a card was ended.",
     "mps-command-slow": (
         "The MPS control daemon of a card took over a second for a command, while new clients wait "
-        "too: idle connections delay it. `peers` are the processes that have one."
+        "too: idle connections delay it. `ss -xp` lists them."
     ),
     "mps-socket-repaired": (
         "Somebody had removed the socket of a card's MPS control daemon, which was put back. "

@@ -125,9 +125,7 @@ TEXTS: Final = {
     "mps-control-adopted": "the MPS control daemon of {card} was adopted (process {pid})",
     "mps-control-failed": "the MPS control daemon of {card} does not run: {error}",
     "mps-control-stopped": "the MPS control daemon of {card} was ended",
-    "mps-command-slow": (
-        "the MPS control daemon of {card} took {seconds} s for {command}; connected: {peers}"
-    ),
+    "mps-command-slow": "the MPS control daemon of {card} took {seconds} s for {command}",
     "mps-socket-repaired": "clients could not reach the MPS control daemon of {card}",
     "mps-limits-changed": "the limits of the MPS server of {card} were set again; found: {found}",
     "mps-limits-not-changed": "keeps its limits at the MPS server of {card}: {error}",

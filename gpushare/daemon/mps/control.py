@@ -16,20 +16,15 @@ fault on one. Sources: Multi-Process Service manual, release 615, "Legacy MPS v2
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
-import socket
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import credentials
 
 #: How long a command may take. One that ends a client waits for the client's work: TERMINATE.
 COMMAND_SECONDS: Final = 10.0
@@ -57,7 +52,6 @@ class ControlProgram:
     multiuser: bool = False  # one server for all users; it must run as root, and faults cross users
     # Variables beside those of MPS: PATH, libraries, a simulated device.
     env: Mapping[str, str] = field(default_factory=dict)
-    pid: int = 0  # of the running daemon, if it is known
 
     def arguments(self) -> list[str]:
         """Return the command line of the daemon, in the foreground."""
@@ -81,79 +75,32 @@ class ControlProgram:
         self, commands: str, seconds: float = COMMAND_SECONDS, *, may_fail: bool = False
     ) -> str:
         """Return what the program prints for `commands`, without blanks at the ends; MpsError."""
+        begun = time.monotonic()
         try:
-            process = subprocess.Popen(
+            done = subprocess.run(
                 [str(self.program)],
                 env=self.environment(),
                 cwd="/",
                 text=True,
                 errors="replace",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                input=f"{commands}\n",
+                capture_output=True,
+                timeout=seconds,
+                check=False,
             )
         except OSError as error:
             raise MpsError(f"{self.program}: {error.strerror}") from error
-        with process:
-            try:
-                output, failure = self._answer(process, commands, seconds)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                raise MpsError(f"{commands}: no answer within {seconds:g} s") from error
-        if process.returncode and not may_fail:
-            text = failure.strip() or output.strip() or f"exit status {process.returncode}"
-            raise MpsError(f"{commands}: {text}")
-        return str(output).strip()
-
-    def _answer(
-        self, process: subprocess.Popen[str], commands: str, seconds: float
-    ) -> tuple[str, str]:
-        """Return the output of a command; a slow one is logged, with the connected processes."""
-        if seconds > COMMAND_SECONDS:  # as long as its clients have work
-            return process.communicate(f"{commands}\n", seconds)
-        begun = time.monotonic()
-        try:
-            return process.communicate(f"{commands}\n", SLOW_SECONDS)
-        except subprocess.TimeoutExpired:
-            peers = sorted(set(connected(self.pid)) - {process.pid}) if self.pid else []
-        try:
-            return process.communicate(timeout=max(0, seconds - SLOW_SECONDS))
+        except subprocess.TimeoutExpired as error:
+            raise MpsError(f"{commands}: no answer within {seconds:g} s") from error
         finally:
             taken = round(time.monotonic() - begun, 1)
-            place = {"card": self.uuid, "command": commands, "seconds": taken}
-            log("mps-command-slow", "warning", **place, peers=peers)
-
-
-_PIDFD_GETFD: Final = 438  # of every architecture; Linux 5.6
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-
-
-def connected(pid: int) -> Iterator[int]:
-    """Yield the processes that are connected to a process by a socket that it has accepted."""
-    for peer in sockets(pid):
-        with suppress(OSError):
-            peer.getpeername()
-            yield credentials(peer)[0]
-
-
-def sockets(pid: int) -> Iterator[socket.socket]:
-    """Yield a copy of each socket of a process, to be used before the next one."""
-    with suppress(OSError):
-        pidfd = os.pidfd_open(pid)
-        try:
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                fd = _libc.syscall(_PIDFD_GETFD, pidfd, int(link.name), 0)
-                if fd < 0:
-                    continue
-                try:
-                    found = socket.socket(fileno=fd)
-                except OSError:  # it is no socket
-                    os.close(fd)
-                    continue
-                with found:
-                    yield found
-        finally:
-            os.close(pidfd)
+            # One that ends a client takes as long as the client has work.
+            if taken >= SLOW_SECONDS and seconds <= COMMAND_SECONDS:
+                log("mps-command-slow", "warning", card=self.uuid, command=commands, seconds=taken)
+        if done.returncode and not may_fail:
+            text = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+            raise MpsError(f"{commands}: {text}")
+        return done.stdout.strip()
 
 
 @dataclass(frozen=True)

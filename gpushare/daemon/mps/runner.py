@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -164,7 +163,7 @@ class ControlRunner:
         except (OSError, MpsError) as error:
             self._failed(str(error))
             return False
-        control = MpsControl(replace(program, pid=process.pid))
+        control = MpsControl(program)
         while not control.is_ready():
             if process.has_ended() or time.monotonic() > self._backoff.since + _READY_SECONDS:
                 why = last_output(self.folders)
@@ -225,7 +224,7 @@ class ControlRunner:
         state = self.folders.read_state()
         try:
             process = ControlProcess(int(state["pid"]), int(state["starttime"]))
-            program = replace(self._new_program(), pid=process.pid)
+            program = self._new_program()
         except (ProcessLookupError, LookupError, TypeError, ValueError, MpsError):
             return False
         self._take(process, MpsControl(program))
