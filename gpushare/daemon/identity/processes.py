@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import itertools
 import os
 import re
 import signal
 import stat
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -336,10 +333,9 @@ def _pids_beneath(directory: Path) -> Iterator[int]:
 
 def descendants(pid: int) -> list[int]:
     """Return `pid` and the processes that descend from it."""
-    children_of = _children if _has_children_files() else _children_by_parent()
     family = [pid]
     for parent in family:
-        family += children_of(parent)
+        family += _children(parent)
     return family
 
 
@@ -351,21 +347,6 @@ def _children(pid: int) -> list[int]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # or this one has
                 children += map(int, _read(pid, f"task/{thread.name}/children").split())
     return children
-
-
-@functools.cache
-def _has_children_files() -> bool:
-    """Whether the kernel lists children (CONFIG_PROC_CHILDREN)."""
-    return Path(f"{_PROC}/self/task/{threading.get_native_id()}/children").exists()
-
-
-def _children_by_parent() -> Callable[[int], list[int]]:
-    """As _children, by the parent that each process of this machine names."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for record in _PROC.iterdir():
-        if record.name.isdigit() and (process := find_outer(int(record.name))) is not None:
-            children[process.parent].append(process.pid)
-    return children.__getitem__
 
 
 def pids_of(cgroup: str, pid: int, cgroups: Cgroups) -> Iterator[int]:

@@ -51,13 +51,8 @@ def test_a_process_is_read_whatever_it_calls_itself() -> None:
         program.communicate(b"\n")
 
 
-@pytest.mark.parametrize("has_files", [True, False])
-def test_a_process_family_is_found_despite_missing_kernel_data(
-    monkeypatch: pytest.MonkeyPatch, has_files: bool
-) -> None:
+def test_a_process_family_is_that_of_all_its_threads() -> None:
     """Children of any of its threads, and theirs."""
-    if not has_files:
-        monkeypatch.setattr(processes, "_has_children_files", lambda: False)
     code = (
         "import subprocess, threading\n"
         "def begin(): subprocess.Popen(['sh', '-c', 'sleep 1000 & echo $!; wait'])\n"
