@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Backoff, Loop
+from gpushare.daemon.core.loop import Backoff, wait_readable
 from gpushare.history import FOLDER
 
 #: The folder comes as an argument: -I and -S leave it none but the standard library's.
@@ -33,107 +35,77 @@ _MOST_BYTES: Final = 4096
 class MetricsHistory:
     """The process, as `arguments` has it; None: there is to be none. `fault` says what is wrong."""
 
-    def __init__(self, loop: Loop, arguments: Callable[[], Sequence[str] | None]) -> None:
+    def __init__(self, arguments: Callable[[], Sequence[str] | None]) -> None:
         self.fault = ""
-        self.pid = 0
-        self._loop, self._arguments = loop, arguments
+        self._arguments = arguments
+        self._child: subprocess.Popen[bytes] | None = None
         self._running: Sequence[str] | None = None  # its arguments
-        self._input = self._output = self._pidfd = -1
         self._backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, _STEADY_SECONDS)
-        self._waits = False
-        self._closed = False
+        self._not_before = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The process, 0: there is none."""
+        return 0 if self._child is None else self._child.pid
 
     def check(self) -> None:
-        """Start the process where it is to run; end one with other arguments."""
-        if self._closed or self._waits:
-            return
+        """Take what the process says, and have one run as it is to."""
         wanted = self._arguments()
-        if self.pid and wanted != self._running:
-            self._end_input()  # and go on when it has ended
-        elif not self.pid and wanted is not None:
-            self._start(wanted)
-        elif not self.pid:
+        if self._child is not None:
+            self._look(self._child, wanted)
+        elif wanted is None:
             self.fault = ""
+        elif time.monotonic() >= self._not_before:
+            self._start(wanted)
 
     def close(self) -> None:
-        """Have the process end, without waiting for it."""
-        self._closed = True
-        self._end_input()
+        """Have the process end, without waiting for it, and start none."""
+        self._arguments = lambda: None
+        self.check()
 
     def _start(self, arguments: Sequence[str]) -> None:
         self._backoff.note_start()
-        ends: list[int] = []
-        try:
-            ends += os.pipe2(os.O_CLOEXEC)
-            ends += os.pipe2(os.O_CLOEXEC)
-            its_input, self._input, self._output, its_output = ends
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, _sources(), *arguments],
-                {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, its_input, 0),
-                    (os.POSIX_SPAWN_DUP2, its_output, 1),
-                ],
-                setsigmask=(),
-                setsigdef=(signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM),
-            )
-            self._pidfd = os.pidfd_open(self.pid)
-        except OSError as error:
-            for end in ends:
-                os.close(end)
-            self._input = self._output = -1
-            self._later(f"{sys.executable}: {error.strerror}")
-            return
-        os.close(its_input)
-        os.close(its_output)
         self._running = arguments
-        self._loop.read(self._output, self._heard)
-        self._loop.read(self._pidfd, self._ended)
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, _sources(), *arguments],
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._failed(f"{sys.executable}: {error.strerror}")
 
-    def _heard(self) -> None:
-        """Take what the process says."""
-        text = os.read(self._output, _MOST_BYTES).decode(errors="replace")
-        if text:
-            self._tell(text.splitlines()[-1])
+    def _look(self, child: subprocess.Popen[bytes], wanted: Sequence[str] | None) -> None:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        if wait_readable(child.stdout.fileno()):
+            said = os.read(child.stdout.fileno(), _MOST_BYTES).decode(errors="replace")
+            self._tell((said.splitlines() or [self.fault])[-1])
+        if wanted != self._running:
+            child.stdin.close()  # and go on when it has ended
+        status = child.poll()
+        if status is None:
+            return
+        self._child = None
+        child.stdin.close()
+        child.stdout.close()
+        if wanted == self._running:
+            name = f"signal {signal.Signals(-status).name}" if status < 0 else ""
+            self._failed(f"its process has ended ({name or f'exit status {status}'})")
         else:
-            self._loop.forget(self._output)
-
-    def _ended(self) -> None:
-        asked = self._input < 0
-        self._end_input()
-        for descriptor in (self._pidfd, self._output):
-            self._loop.forget(descriptor)
-            os.close(descriptor)
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.pid, self._running = 0, None
-        if self._closed:
-            return
-        if asked:
             self.check()
-            return
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        self._later(f"its process has ended ({how})")
 
-    def _later(self, fault: str) -> None:
+    def _failed(self, fault: str) -> None:
         """Start another one: soon, and later each time where it ends again soon."""
         self._tell(fault)
-        self._waits = True
-        self._loop.later(self._backoff.wait_seconds(), self._again)
-
-    def _again(self) -> None:
-        self._waits = False
-        self.check()
+        self._not_before = time.monotonic() + self._backoff.wait_seconds()
 
     def _tell(self, fault: str) -> None:
         if fault and fault != self.fault:
             log("metrics-history-failed", "warning", reason=fault)
         self.fault = fault
-
-    def _end_input(self) -> None:
-        if self._input >= 0:
-            os.close(self._input)
-            self._input = -1
 
 
 def process_arguments(config: Config, gid: int | None) -> list[str] | None:
