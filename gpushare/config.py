@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gpushare.prices import Prices, prices
 from gpushare.protocol.kubernetes import MODES, NodeMode
+from gpushare.quota.keys import parse_duration
 from gpushare.quota.node_settings import (
     ALLOWED_MODE,
     CORDONED,
@@ -24,7 +25,6 @@ from gpushare.quota.node_settings import (
 )
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import parse_size
-from gpushare.quota.values import parse_duration
 from gpushare.settings import (
     ANY,
     INTERPOSER,

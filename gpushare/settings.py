@@ -20,7 +20,7 @@ import gpushare
 from gpushare.errors import ErrorCode, UserError
 from gpushare.quota.effective_request import Defaults, resolve_request
 from gpushare.quota.errors import BadValue, QuotaError, quoted
-from gpushare.quota.keys import full_policy, request_from
+from gpushare.quota.keys import full_policy, parse_duration, request_from
 from gpushare.quota.request import RequestedValue, ValueSource
 from gpushare.quota.request_policy import (
     Dialects,
@@ -33,7 +33,6 @@ from gpushare.quota.request_policy import (
     profile,
 )
 from gpushare.quota.size import parse_size
-from gpushare.quota.values import parse_duration
 from gpushare.text_position import KeyPath, UnreadableText, at, key_of, read_text
 from gpushare.yaml_nodes import TYPE_NAMES, YamlNode, YamlRules, parse
 

@@ -30,8 +30,7 @@ from gpushare.client import DaemonError, DaemonUnreachable
 from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cgroups, mounts
 from gpushare.quota.errors import BadValue, quoted
-from gpushare.quota.keys import KEYS
-from gpushare.quota.values import parse_duration
+from gpushare.quota.keys import KEYS, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

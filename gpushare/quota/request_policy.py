@@ -16,7 +16,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
 from gpushare.quota.errors import BadValue, QuotaError, quoted
-from gpushare.quota.keys import KEYS, Diagnostics, full_policy
+from gpushare.quota.keys import (
+    KEYS,
+    Diagnostics,
+    either,
+    exact_duration,
+    full_policy,
+    parse_duration,
+)
 from gpushare.quota.node_settings import NodeSetting
 from gpushare.quota.request import (
     IDLE_AFTER,
@@ -32,7 +39,6 @@ from gpushare.quota.request import (
     ValueSource,
 )
 from gpushare.quota.size import exact_size
-from gpushare.quota.values import either, exact_duration, parse_duration
 
 DialectMode: TypeAlias = Literal["strict", "lenient"]
 OtherDialects: TypeAlias = Literal["refuse", "ignore"]

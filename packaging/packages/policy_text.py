@@ -12,8 +12,10 @@ from gpushare.quota.keys import (
     BAD_CARD,
     CAPABILITY,
     CARD,
+    parse_duration,
+    parse_name,
+    parse_oversubscription,
 )
-from gpushare.quota.values import parse_duration, parse_name, parse_oversubscription
 
 #: The form of a text, or of each item of a list, and what is wrong with any other.
 FORMS: Final = {

@@ -25,9 +25,15 @@ from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.annotations import SCOPE, VENDOR
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.errors import BadValue
-from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, MAX_CARDS
+from gpushare.quota.keys import (
+    ANNOTATION_PREFIX,
+    KEYS,
+    MAX_CARDS,
+    Choice,
+    PercentOfMemory,
+    WholeNumber,
+)
 from gpushare.quota.size import parse_size
-from gpushare.quota.values import Choice, PercentOfMemory, WholeNumber
 
 from . import vendor_limits
 from .layer_rules import CONTRADICTIONS, INCOMPLETE, in_layers

@@ -29,10 +29,9 @@ from gpushare.oci.driver_files import DriverFiles, from_cdi
 from gpushare.oci.spec import SpecError
 from gpushare.quota.annotations import SCOPE, VENDOR
 from gpushare.quota.effective_request import EffectiveRequest
-from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
+from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, format_percent, is_quota
 from gpushare.quota.request import REFINING_KEYS
 from gpushare.quota.size import exact_size
-from gpushare.quota.values import format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ from gpushare.daemon.store.claim import reservations
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
+from gpushare.quota.keys import oversubscribed_bytes
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.size import exact_size, format_size
-from gpushare.quota.values import oversubscribed_bytes
 
 
 def of_holder(

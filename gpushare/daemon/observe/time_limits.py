@@ -21,8 +21,8 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
+from gpushare.quota.keys import exact_duration, parse_duration
 from gpushare.quota.request import TIME_LIMIT
-from gpushare.quota.values import exact_duration, parse_duration
 
 #: Pauses or stops a tenant, for a reason; a UserError says why it could not.
 Act = Callable[[TenantRecord, str], None]

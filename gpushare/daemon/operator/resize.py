@@ -34,7 +34,7 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
-from gpushare.quota.keys import OPERATORS, parse_change, read
+from gpushare.quota.keys import OPERATORS, exact_duration, parse_change, read
 from gpushare.quota.request import (
     COMPUTE_KEYS,
     IDLE_AFTER,
@@ -50,7 +50,6 @@ from gpushare.quota.request import (
 )
 from gpushare.quota.request_policy import SET_BY_PROFILE
 from gpushare.quota.size import exact_size, format_size
-from gpushare.quota.values import exact_duration
 
 #: Keys of the daemon alone: nothing of them is written into a tenant's pages.
 DURATIONS: Final = frozenset({IDLE_AFTER, TIME_LIMIT})

@@ -16,11 +16,10 @@ from typing import Final
 from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle
 from gpushare.daemon.policy import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
-from gpushare.quota.keys import is_beginning, is_card
+from gpushare.quota.keys import format_percent, is_beginning, is_card
 from gpushare.quota.request import Percent
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest
 from gpushare.quota.size import format_size
-from gpushare.quota.values import format_percent
 
 _SHOWN = 8  # tenants that a refusal names
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
-from gpushare.quota.keys import KEYS
+from gpushare.quota.keys import KEYS, format_percent
 from gpushare.quota.request import PROFILE, Layer, QuotaRequest, Value
 from gpushare.quota.size import exact_size
-from gpushare.quota.values import format_percent
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30

@@ -16,9 +16,8 @@ from gpushare.daemon.limits import UNSUPPORTED
 from gpushare.manifest import read
 from gpushare.manifest.request import request_on_node
 from gpushare.protocol.kubernetes import NodeMode
-from gpushare.quota.keys import KEYS
+from gpushare.quota.keys import KEYS, Choice, Duration, PercentOfMemory, WholeNumber
 from gpushare.quota.request_policy import Dialects, RequestPolicy, profile
-from gpushare.quota.values import Choice, Duration, PercentOfMemory, WholeNumber
 from tools.admission import Request, decide, failing
 
 pytestmark = pytest.mark.needs("admission")

@@ -17,6 +17,7 @@ from gpushare.config import Config, parse
 from gpushare.oci.request import parse_spec_request
 from gpushare.prices import Rate
 from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import exact_duration, parse_duration
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, to_record
 from gpushare.quota.request_policy import (
@@ -24,7 +25,6 @@ from gpushare.quota.request_policy import (
     IdlePolicy,
     RequestPolicy,
 )
-from gpushare.quota.values import exact_duration, parse_duration
 from gpushare.settings import ConfigError, ConfigProblem
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
