@@ -23,7 +23,7 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
 from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.daemon.node import Node
+from gpushare.daemon.node import Node, Overrides
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
@@ -35,7 +35,6 @@ from gpushare.daemon.service.control_server import BoundOperation
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import KnownTenants, Ledger
-from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.metrics import keep_last_figures
 from gpushare.errors import UserError
 from gpushare.oci import elf

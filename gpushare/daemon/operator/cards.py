@@ -7,12 +7,11 @@ No tenant is placed on a cordoned card; its tenants keep running.
 from __future__ import annotations
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.node import Node
+from gpushare.daemon.node import CORDONED, Node
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.overrides import CORDONED
 
 
 def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:

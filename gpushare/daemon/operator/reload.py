@@ -17,11 +17,10 @@ from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import log
-from gpushare.daemon.node import Node
+from gpushare.daemon.node import Node, Overrides
 from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.overrides import Overrides
 from gpushare.errors import UserError
 from gpushare.host import init_system
 from gpushare.quota.errors import BadValue, QuotaError

@@ -16,6 +16,7 @@ from gpushare.config import parse
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.node import Overrides, OverridesError
 from gpushare.daemon.observed import NO_FIGURES, ComputeUsage
 from gpushare.daemon.operator.cards import set_card_policy
 from gpushare.daemon.operator.resize import (
@@ -25,7 +26,6 @@ from gpushare.daemon.operator.resize import (
     set_quota,
 )
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.overrides import Overrides, OverridesError
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
