@@ -37,7 +37,7 @@ class CardAccounts:
             usage = view.cards.get(card.uuid, CardUsage())
             rule = self.node.rule_of(card)
             overrides = self.node.card_overrides.of(card.uuid)
-            policy = self.node.policy_of(card.uuid)
+            policy, backend = self.node.policy_of(card.uuid), self.node.backend_of(card)
             capacities.append(
                 CardCapacity(
                     card,
@@ -57,8 +57,8 @@ class CardAccounts:
                         use if self._has_claims else replace(use, is_scheduled=False)
                         for use in self.ledger.reserved_beside(card.uuid, policy, without)
                     ),
-                    backend=self.node.backend_of(card),
-                    backend_fault=self.node.mps.fault_of(card.uuid),
+                    backend=backend,
+                    backend_fault=self.node.mps.fault_of(card.uuid) if backend == MPS else "",
                 )
             )
         return tuple(capacities)

@@ -211,8 +211,10 @@ class MemoryLimits:
 
     def _follow(self, record: TenantRecord, number: int, limit_bytes: int) -> None:
         """Have the driver hold the new limit too, where it holds this tenant's."""
+        if self._node.driver is None or not self.is_held(record):
+            return
         directory = _directory(record)
-        if self._node.driver is None or directory is None or not self.is_held(record):
+        if directory is None:
             return
         if not self._impose(record, {number: limit_bytes}, directory, self._node.driver):
             self._ledger.change(record.key, isolation=effective_isolation(record))

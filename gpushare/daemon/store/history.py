@@ -169,7 +169,6 @@ class History:
         text = json.dumps(rest, separators=(",", ":"), default=str)
         if len(text) > _MOST_FIELDS_BYTES:
             text = '{"note":"too long to store; see the log"}'
-        key, identity, name, card, owner = map(storable, (key, identity, name, card, owner))
         return at, event, level, key, identity, name, card, text, owner, event in LASTING
 
     # --- the history thread ---
@@ -274,10 +273,13 @@ class History:
     def _write(self, store: sqlite3.Connection, batch: Sequence[_Event]) -> None:
         if batch:
             store.execute("BEGIN IMMEDIATE")
+            values = [
+                [storable(part) if isinstance(part, str) else part for part in row] for row in batch
+            ]
             store.executemany(
                 "INSERT INTO event (generation, at, event, level, key, id, name, card, fields, "
                 "owner, lasting) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(self.generation, *row) for row in batch],
+                [(self.generation, *row) for row in values],
             )
             store.execute("COMMIT")
         now = time.monotonic()
