@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from gpushare.cli.session import Session
 
-CHANNELS: Final = Path("/etc/cdi/gpushare-imex.json")
 STDOUT: Final = Path("-")
 
 
@@ -46,31 +45,25 @@ def command() -> None:
     metavar="DIR",
     help="Root directory of the machine with the driver.",
 )
-@click.option(
-    "--imex-channels", is_flag=True, help="Describe the IMEX channels instead of the cards."
-)
 def generate(
     session: Session,
     output: Path | None,
     form: str | None,
     driver_root: Path,
-    imex_channels: bool,
 ) -> None:
     """Generate the CDI specification of the installed driver.
 
     No NVIDIA tool is required. When the driver changes, gpushared writes the default file again.
     """
     installed = driver.find(driver_root)
-    document = installed.channels_cdi() if imex_channels else installed.cdi()
-    if document is None:
-        raise UserError("the kernel has no IMEX channels: nvidia-caps-imex-channels is not loaded")
+    document = installed.cdi()
     if not document["devices"]:
         raise UserError(
             f"driver {installed.version} is installed, but /proc/driver/nvidia/gpus has no card. "
             "Load the driver (modprobe nvidia), or see nvidia-smi."
         )
     if output is None:
-        output = CHANNELS if imex_channels else cdi_files.OWN
+        output = cdi_files.OWN
     as_yaml = form == "yaml" or (form is None and output.suffix in {".yaml", ".yml"})
     if as_yaml and form is None and output.suffix == ".yml":
         raise click.UsageError(f"{output}: engines read .yaml and .json only")
@@ -78,8 +71,7 @@ def generate(
     if output == STDOUT:
         click.echo(text, nl=False)
         return
-    if not imex_channels:
-        cdi_files.refuse_conflict(output)
+    cdi_files.refuse_conflict(output)
     changed = cdi_files.write_spec(output, text)
     names = [device["name"] for device in document["devices"]]
     data = {

@@ -36,7 +36,6 @@ CUDA: Final = "libcuda.so.1"
 NVML: Final = "libnvidia-ml.so.1"
 LINKS: Final = Path("/opt/gpushare/driver")
 GPU: Final = "nvidia.com/gpu"
-CHANNEL: Final = "nvidia.com/imex-channel"
 
 # The root of a driver that runs in its own container (NVIDIA GPU operator).
 _CONTAINED: Final = "/run/nvidia/driver"
@@ -65,7 +64,6 @@ class InstalledDriver:
     files: tuple[DriverFile, ...]
     cards: tuple[CardNodes, ...]
     control: tuple[DeviceNode, ...]
-    channels: tuple[DeviceNode, ...] = ()
 
     @property
     def libraries(self) -> tuple[Path, ...]:
@@ -117,18 +115,6 @@ class InstalledDriver:
             },
         }
 
-    def channels_cdi(self) -> dict[str, Any] | None:
-        """Return the CDI spec of the IMEX channels, None if there are none."""
-        if not self.channels:
-            return None
-        devices = [_device(str(node.minor), (node,)) for node in self.channels]
-        return {
-            "cdiVersion": _CDI_VERSION,
-            "kind": CHANNEL,
-            "devices": devices,
-            "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
-        }
-
     def parts(self) -> dict[str, int]:
         """Return the number of files of each capability; `other` counts files without one."""
         counts: dict[str, int] = {}
@@ -174,7 +160,6 @@ def find(root: Path = Path("/"), *, search: str = "") -> InstalledDriver:
         files=(*files, *sockets.values()),
         cards=driver_nodes.card_nodes(host),
         control=driver_nodes.control_nodes(host),
-        channels=driver_nodes.channel_nodes(host),
     )
 
 

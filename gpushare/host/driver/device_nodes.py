@@ -123,17 +123,6 @@ def kernel_control_nodes(root: RootedTree) -> tuple[DeviceNode, ...]:
     )
 
 
-def channel_nodes(root: RootedTree) -> tuple[DeviceNode, ...]:
-    """Return the IMEX channels, with which cards access the memory of cards in other machines."""
-    major = device_majors(root).get("nvidia-caps-imex-channels")
-    if major is None:
-        return ()
-    paths = root.glob("/dev/nvidia-caps-imex-channels/channel[0-9]*")
-    numbers = sorted(int(path.rpartition("channel")[2]) for path in paths)
-    folder = "/dev/nvidia-caps-imex-channels"
-    return tuple(DeviceNode(f"{folder}/channel{number}", major, number) for number in numbers)
-
-
 def _gpu_major(known: dict[str, int]) -> int:
     return known.get("nvidia-frontend", known.get("nvidia", _MAJOR))
 

@@ -366,10 +366,9 @@ remove_empty() {
 }
 
 say_what_stays() {
-    for path in /etc/cdi/gpushare.json /etc/cdi/gpushare-imex.json; do
-        [ ! -e "$root$path" ] ||
-            say keep "$path, from 'gpushare cdi generate': remove it if no engine uses it"
-    done
+    path=/etc/cdi/gpushare.json
+    [ ! -e "$root$path" ] ||
+        say keep "$path, from 'gpushare cdi generate': remove it if no engine uses it"
     [ -n "$root" ] || [ -n "$dry" ] || say keep \
         "containers that were created with --runtime=gpushare: create them again without it"
 }

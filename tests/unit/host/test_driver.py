@@ -71,19 +71,6 @@ def test_the_kernels_version_is_read_of_both_kinds_of_module(tmp_path: Path) -> 
     assert driver.kernel_version(tmp_path) == "570.86.10"
 
 
-def test_imex_channels_are_a_kind_of_their_own(tmp_path: Path) -> None:
-    host = debian(tmp_path)
-    assert driver.find(tmp_path).channels_cdi() is None
-    host.write("proc/devices", "Character devices:\n195 nvidia\n234 nvidia-caps-imex-channels\n")
-    host.write("dev/nvidia-caps-imex-channels/channel0")
-    host.write("dev/nvidia1")
-    spec = driver.find(tmp_path).channels_cdi()
-    assert spec is not None
-    jsonschema.validate(spec, json.loads((HERE / "cdi.schema.json").read_text()))
-    [device] = spec["devices"]
-    assert (spec["kind"], device["name"]) == ("nvidia.com/imex-channel", "0")
-
-
 def test_a_jetson_is_refused_with_the_reason(tmp_path: Path) -> None:
     Host(tmp_path, "").write(f"{DEBIAN}/tegra/libcuda.so.1.1", elf.library("libcuda.so.1"))
     with pytest.raises(DriverMissing, match="Jetson"):
