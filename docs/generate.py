@@ -47,7 +47,6 @@ from docs.compatibility import compatibility
 from docs.contents import contents
 from docs.coverage import coverage
 from docs.dialects import dialects
-from docs.errors import errors
 from docs.markdown import table
 from docs.metrics import metrics
 from docs.reports import reports
@@ -164,7 +163,6 @@ def pages() -> dict[str, str]:
             ("protocol.md", "Control socket", control_socket()),
             ("compatibility.md", "Compatibility of images, drivers and cards", compatibility()),
             ("events.md", "Log events", events()),
-            ("errors.md", "Errors and topics", errors()),
             ("metrics.md", "Metrics", metrics()),
             ("reports.md", "Reports", reports()),
             ("dialects.md", "Other systems' keys", dialects()),
