@@ -7,13 +7,15 @@ needs.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.core.durations import Durations
 from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, WorkerPool
 from gpushare.daemon.limits import MemoryLimits
 from gpushare.daemon.node import Node
@@ -26,7 +28,41 @@ from gpushare.daemon.placement.waiting import QueueState
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.metrics_history import MetricsHistory
+from gpushare.metrics_schema import BOUNDS, OperationMetrics
 from gpushare.oci.image_view import PreparedImages
+
+#: What launcher, hook and `gpushare run` ask.
+TIMED: Final = ("create", "bind", "release", "open")
+
+
+class Durations:
+    """How long the operations take that a start waits for, since gpushared started.
+
+    Any thread may note and ask.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._metrics = {
+            operation: OperationMetrics(buckets=[0] * (len(BOUNDS) + 1), seconds=0.0, failures={})
+            for operation in TIMED
+        }
+
+    def note(self, op: object, seconds: float, failure: str | None = None) -> None:
+        """Note that `op` was answered after `seconds`; `failure` is the code of a refusal."""
+        metrics = self._metrics.get(op) if isinstance(op, str) else None
+        if metrics is None:
+            return
+        with self._lock:
+            metrics["buckets"][bisect_left(BOUNDS, seconds)] += 1
+            metrics["seconds"] += seconds
+            if failure is not None:
+                metrics["failures"][failure] = metrics["failures"].get(failure, 0) + 1
+
+    def figures(self) -> dict[str, OperationMetrics]:
+        """Return what was noted."""
+        with self._lock:
+            return copy.deepcopy(self._metrics)
 
 
 @dataclass

@@ -70,9 +70,8 @@ _POD: Final = {
 }
 
 
-#: How many modules an operation may run through. Two more than counted today where a module may
-#: run on either of two threads.
-LIMITS: Final = {"create": 41, "set": 32, "explain": 41}
+#: How many modules an operation may run through.
+LIMITS: Final = {"create": 35, "set": 24, "explain": 30}
 
 
 @dataclass(frozen=True)
