@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpushare import abi, simulator
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenants import CardGrant, GrantPage
 from gpushare.host import mounts
 from gpushare.install import InstallSource
 from tests import leftovers

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Thread
 
 from gpushare import abi
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenants import CardGrant, GrantPage
 from gpushare.host import mounts
 from gpushare.host.driver import CUDA, NVML
 from gpushare.protocol import MountRow

@@ -27,11 +27,10 @@ from gpushare.daemon.lifecycle import container_edits
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.observe.non_tenant import container_of
-from gpushare.daemon.pages.grant_page import LayoutMismatch
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.pages.tenants import LayoutMismatch, Pages, Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM
 from gpushare.daemon.store.ledger import Ledger

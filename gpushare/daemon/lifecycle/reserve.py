@@ -21,9 +21,8 @@ from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.lifecycle import bounds, release, scheduled
 from gpushare.daemon.limits import EXCLUSIVE, INTERPOSER, check_supported, reclaim_rounds
 from gpushare.daemon.node import LoadedDriver, Node
-from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
-from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
+from gpushare.daemon.pages.tenants import SIZE_BYTES, CardGrant, Pages
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.request import (
     NoRoom,

@@ -38,9 +38,8 @@ from gpushare.daemon.observed import (
     TenantOnCard,
     UsageView,
 )
-from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits
-from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.pages.tenants import Gate, Pages, Tenants
 from gpushare.daemon.policy import CORRECTED_PERCENT, charge_corrections
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord

@@ -11,7 +11,12 @@ killed because there is none (fifo(7), SIGPIPE).
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import mmap
 import os
+import platform
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +26,289 @@ from typing import Any, Final, TypeVar
 
 from gpushare import abi
 from gpushare.daemon.core.loop import Signal
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import (
     MOST_COUNTED,
     ProcessClaim,
     StatusPage,
     TenantClaims,
+    disown_page,
     give_page,
     opened,
     sum_claims,
 )
 from gpushare.protocol.rows import DeniedAllocation
+
+# --- the grant page: what is allocated, as libhook/include/gpushare_abi.h lays it out ---
+#
+# It is ours to write: it is mapped, and each store is one aligned machine word, so that a tenant
+# never reads half of one.
+
+_FUTEX_WAKE: Final = 1
+_ALL: Final = 0x7FFFFFFF
+_BEGINNING: Final = struct.Struct("<QI")  # magic and version: at this offset in every layout
+#: The offset of each card in the file, in bytes.
+_CARDS: Final = tuple(map(abi.grant_card_offset, range(abi.MAX_CARDS)))
+_SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class LayoutMismatch(OSError):
+    """Pages of another version of gpushare, newer or older: whole, and not for us to read."""
+
+    def __init__(self, version: int) -> None:
+        why = f"its pages have version {version}, not {abi.ABI_VERSION}; restart the container"
+        super().__init__(errno.EPROTO, why)
+
+
+@dataclass(frozen=True)
+class CardGrant:
+    """The allocation of a tenant on one card, for its grant page."""
+
+    uuid: str
+    memory_bytes: int
+    context_bytes: int
+    cores: int
+    managed_limit_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The gate of a card at one moment, as the scheduler wrote it.
+
+    The four times that add up are not counted while the gate is open.
+    """
+
+    mode: int  # abi.GATE_...
+    heartbeat_ns: int  # in CLOCK_MONOTONIC
+    charged_ns: int  # of the card's time, that the tenant had since it was added
+    windows: int
+    overruns: int
+    demand_ns: int  # in which it had work or waited for the gate
+    hung: bool
+    claimed_ns: int  # of the card's time, that its processes claim, whatever others claim
+    ungated_ns: int  # of those, with work that was submitted while the gate was closed
+
+
+class GrantPage:
+    """A tenant's grant file, mapped. One thread changes allocations, one the measured fields."""
+
+    def __init__(self, directory: int) -> None:
+        with opened(directory, abi.GRANT_NAME, os.O_RDWR) as fd:
+            self._map = mmap.mmap(fd, abi.GRANT_BYTES)
+        self._generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
+        self._most = [self.limit_bytes(number) for number in range(self.card_count)]
+
+    @classmethod
+    def adopt(cls, directory: int) -> GrantPage:
+        """Open the grant file that another daemon made; OSError, OtherLayout where it is not ours.
+
+        What is not ours is not even mapped.
+        """
+        with opened(directory, abi.GRANT_NAME, os.O_RDONLY) as fd:
+            header, size = os.pread(fd, _BEGINNING.size, 0), os.fstat(fd).st_size
+        magic, version = _BEGINNING.unpack(header.ljust(_BEGINNING.size, b"\0"))
+        if magic != abi.ABI_MAGIC:
+            raise OSError(
+                errno.EPROTO, "its pages were not written by gpushared; restart the container"
+            )
+        if version != abi.ABI_VERSION:
+            raise LayoutMismatch(version)
+        if size < abi.GRANT_BYTES:
+            raise OSError(errno.EPROTO, f"its grant page has {size} bytes; restart the container")
+        return cls(directory)
+
+    @classmethod
+    def make(cls, directory: int, key: str, cards: Sequence[CardGrant]) -> GrantPage:
+        """Write a new grant file in the directory open at `directory`."""
+        assert len(cards) <= abi.MAX_CARDS
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        with opened(directory, abi.GRANT_NAME, flags, 0o644) as fd:
+            os.fchmod(fd, 0o644)
+            disown_page(fd)
+            os.ftruncate(fd, abi.GRANT_BYTES)
+        grant = cls(directory)
+        # Every page that will ever be written is written now: a tenant can fill its tmpfs later,
+        # and a store into a page that has no memory then would end the daemon (SIGBUS).
+        grant._u64(abi.GRANT_HEADER_MAGIC).value = abi.ABI_MAGIC
+        grant._u32(abi.GRANT_HEADER_ABI_VERSION).value = abi.ABI_VERSION
+        grant._u32(abi.GRANT_HEADER_CARD_COUNT).value = len(cards)
+        grant._u32(abi.GRANT_HEADER_UNBOUND).value = 1
+        grant._text(abi.GRANT_HEADER_KEY, abi.GRANT_HEADER_KEY_BYTES, key)
+        if len(cards) == 1:
+            size = abi.GRANT_CARD_UUID_BYTES
+            grant._text(abi.GRANT_HEADER_FIRST_UUID, size, cards[0].uuid)
+        grant.beat()
+        grant._most = [0] * len(cards)
+        for number, card in enumerate(cards):
+            grant._write_card(number, card)
+        grant.publish()
+        return grant
+
+    @property
+    def generation(self) -> int:
+        """The number of changes of an allocation."""
+        return self._generation.value
+
+    @property
+    def card_count(self) -> int:
+        """The number of the tenant's cards."""
+        return self._u32(abi.GRANT_HEADER_CARD_COUNT).value
+
+    def context_bytes(self, number: int) -> int:
+        """Return the size of one context on card `number`, as the tenant reads it."""
+        return self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value
+
+    def overhead_bytes(self, number: int) -> int:
+        """Return what the driver was found to use beside the tenant's own account."""
+        return self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value
+
+    def memory_bytes(self, number: int) -> int:
+        """Return the quota on card `number`."""
+        return self._card64(number, abi.GRANT_CARD_QUOTA_BYTES).value
+
+    def limit_bytes(self, number: int) -> int:
+        """Return what the tenant may use of card `number` now: its quota and burst memory."""
+        return self._card64(number, abi.GRANT_CARD_LIMIT_BYTES).value
+
+    def managed_limit_bytes(self, number: int) -> int:
+        """Return how much managed memory on card `number` does not count against the quota."""
+        return self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES).value
+
+    @property
+    def managed_limits(self) -> list[int]:
+        """The same of each card."""
+        return [self.managed_limit_bytes(number) for number in range(self.card_count)]
+
+    def uuid(self, number: int) -> str:
+        """Return the uuid of card `number`; ValueError where there is none."""
+        offset = _CARDS[number] + abi.GRANT_CARD_UUID
+        text = self._map[offset : offset + abi.GRANT_CARD_UUID_BYTES].partition(b"\0")[0]
+        if not text:
+            raise ValueError(f"card {number} has no uuid")
+        return text.decode("ascii")
+
+    def most_bytes(self, number: int) -> int:
+        """Return the largest limit of card `number` since this daemon has the file."""
+        return self._most[number]
+
+    def gate(self, number: int) -> Gate:
+        """Return what the gate of card `number` says."""
+        fields = abi.GATE.unpack_from(self._map, abi.gate_offset(number))
+        charged_ns, windows, overruns, demand_ns, hung, _, claimed_ns, ungated_ns = fields[10:]
+        return Gate(
+            mode=fields[0],
+            heartbeat_ns=fields[5],
+            charged_ns=charged_ns,
+            windows=windows,
+            overruns=overruns,
+            demand_ns=demand_ns,
+            hung=bool(hung),
+            claimed_ns=claimed_ns,
+            ungated_ns=ungated_ns,
+        )
+
+    def set_memory(self, number: int, memory_bytes: int, limit_bytes: int | None = None) -> None:
+        """Change the quota on card `number`, and what may be used; None: no more than the quota.
+
+        `publish` makes waiting tenants look.
+        """
+        wanted = memory_bytes if limit_bytes is None else limit_bytes
+        assert wanted >= memory_bytes
+        limit = self._card64(number, abi.GRANT_CARD_LIMIT_BYTES)
+        memory = self._card64(number, abi.GRANT_CARD_QUOTA_BYTES)
+        # A tenant that reads between the two stores must not find a limit below its quota.
+        if wanted >= memory.value:
+            limit.value, memory.value = wanted, memory_bytes
+        else:
+            memory.value, limit.value = memory_bytes, wanted
+        self._most[number] = max(self._most[number], wanted)
+
+    def set_bound(self) -> None:
+        """Let the tenant's programs start: its process is known."""
+        self._u32(abi.GRANT_HEADER_UNBOUND).value = 0
+
+    def set_mps(self, *, is_client: bool) -> None:
+        """Say whether each of its processes has to be a client of gpushared's MPS server."""
+        self._u32(abi.GRANT_HEADER_MPS).value = int(is_client)
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the tenant's calls of the driver wait for its restore."""
+        return bool(self._u32(abi.GRANT_HEADER_EVICTED).value)
+
+    def set_evicted(self, *, evicted: bool) -> None:
+        """Have the tenant's calls of the driver wait for its restore, or wake those that do."""
+        word = self._u32(abi.GRANT_HEADER_EVICTED)
+        word.value = evicted
+        _wake(word)
+
+    def set_uuid(self, number: int, uuid: str) -> None:
+        """Write that card `number` is another one: the tenant's memory is moved to it."""
+        self._text(_CARDS[number] + abi.GRANT_CARD_UUID, abi.GRANT_CARD_UUID_BYTES, uuid)
+
+    def set_context(self, number: int, context_bytes: int) -> None:
+        """Write the size of one context on card `number`."""
+        self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value = context_bytes
+
+    def set_cores(self, number: int, percent: int) -> None:
+        """Write the requested percent of card `number`'s compute; 0: none."""
+        self._u32(_CARDS[number] + abi.GRANT_CARD_CORES_PERCENT).value = percent
+
+    def set_measured(self, number: int, overhead_bytes: int, utilization: int) -> None:
+        """Write what the driver reports: bytes beside the tenant's account, percent of the card."""
+        self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value = overhead_bytes
+        offset = _CARDS[number] + abi.GRANT_CARD_UTILIZATION_PERCENT
+        self._u32(offset).value = utilization
+
+    def beat(self) -> None:
+        """Write the time of the last sample."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._u64(abi.GRANT_HEADER_HEARTBEAT_NS).value = now
+
+    def publish(self) -> None:
+        """Count the generation up and wake the processes that wait for it."""
+        self._generation.value += 1
+        _wake(self._generation)
+
+    def _write_card(self, number: int, card: CardGrant) -> None:
+        self.set_uuid(number, card.uuid)
+        self.set_memory(number, card.memory_bytes)
+        self.set_context(number, card.context_bytes)
+        self.set_cores(number, card.cores)
+        limit = self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES)
+        limit.value = card.managed_limit_bytes
+        self._u32(_CARDS[number] + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
+
+    def _text(self, offset: int, size: int, text: str) -> None:
+        encoded = text.encode("ascii")
+        if len(encoded) >= size:
+            raise ValueError(f"{text} is longer than the {size - 1} bytes of its place")
+        self._map[offset : offset + size] = encoded.ljust(size, b"\0")
+
+    def _card64(self, number: int, field: int) -> ctypes.c_uint64:
+        return self._u64(_CARDS[number] + field)
+
+    def _u64(self, offset: int) -> ctypes.c_uint64:
+        return ctypes.c_uint64.from_buffer(self._map, offset)
+
+    def _u32(self, offset: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_buffer(self._map, offset)
+
+
+def _wake(word: ctypes.c_uint32) -> None:
+    """Wake the processes that wait for `word` (futex(2))."""
+    _libc.syscall(
+        ctypes.c_long(_SYS_FUTEX),
+        ctypes.byref(word),
+        ctypes.c_int(_FUTEX_WAKE),
+        ctypes.c_int(_ALL),
+        None,
+        None,
+        ctypes.c_int(0),
+    )
+
 
 #: The size of a tenant's files: both of them, and the variables of an MPS client, twice while
 #: they are replaced. The FIFO takes none.

@@ -20,8 +20,7 @@ from gpushare.daemon.core.log import event_count, log
 from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import GATE
 from gpushare.daemon.observed import Observations
-from gpushare.daemon.pages.grant_page import Gate
-from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.pages.tenants import Gate, Pages, Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import CardShares, tenant_row

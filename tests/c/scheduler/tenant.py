@@ -14,8 +14,7 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync as schedule_message
-from gpushare.daemon.pages.grant_page import CardGrant
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import CardGrant, Pages
 from gpushare.daemon.policy import Share
 from gpushare.daemon.scheduler_sync import Scheduler
 

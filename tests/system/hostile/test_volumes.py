@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenants import CardGrant, GrantPage
 
 from .container import GIB, RuntimeContainer
 

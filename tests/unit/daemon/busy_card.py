@@ -33,8 +33,7 @@ from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.observed import Shortfall, TenantOnCard
 from gpushare.daemon.pages import tenants
-from gpushare.daemon.pages.grant_page import CardGrant
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import CardGrant, Pages
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from . import fakes, registered

@@ -18,10 +18,9 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.pages.grant_page import GrantPage
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.daemon.pages.tenants import Tenants
+from gpushare.daemon.pages.tenants import GrantPage, Tenants
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, to_json

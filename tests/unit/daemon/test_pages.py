@@ -21,8 +21,8 @@ from gpushare import abi
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
 from gpushare.daemon.operator.resize import NotResizable, set_quota
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage, TenantClaims, sum_claims
+from gpushare.daemon.pages.tenants import CardGrant, GrantPage
 
 from . import fakes, registered
 from .fake_process import FakeProcess

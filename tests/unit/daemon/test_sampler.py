@@ -20,8 +20,7 @@ from gpushare.daemon.identity import pid_resolver, processes
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners, device_clients
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.observed import UsageView
-from gpushare.daemon.pages.grant_page import CardGrant
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import CardGrant, Pages
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol.rows import TenantStatus

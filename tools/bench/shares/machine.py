@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare import simulator
-from gpushare.daemon.pages.grant_page import CardGrant
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import CardGrant, Pages
 from gpushare.install import InstallSource
 from gpushare.simulator.device_file import load_profile
 from tools.bench.native import ROOT, compile_program
