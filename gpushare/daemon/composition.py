@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from gpushare.config import Config
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
@@ -21,7 +20,7 @@ from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
-from gpushare.daemon.limits import MemoryLimits
+from gpushare.daemon.limits import CardAccounts, MemoryLimits
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import Node, Overrides
 from gpushare.daemon.observed import Observations

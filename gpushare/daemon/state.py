@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, WorkerPool
-from gpushare.daemon.limits import MemoryLimits
+from gpushare.daemon.limits import CardAccounts, MemoryLimits
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.driver_params import DriverParams

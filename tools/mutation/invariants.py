@@ -204,7 +204,7 @@ INVARIANTS: Final = (
     Invariant(
         "limit-never-below-quota",
         "A tenant never reads a limit below its quota from its page.",
-        f"{_DAEMON}/pages/grant_page.py",
+        f"{_DAEMON}/pages/tenants.py",
         "if wanted >= memory.value:",
         "if wanted < memory.value:",
         (f"{_TESTS}/test_pages.py::test_a_page_never_has_a_limit_below_its_quota",),
@@ -290,7 +290,7 @@ INVARIANTS: Final = (
     Invariant(
         "claims-lower-no-neighbour",
         "A tenant that claims more than it may use takes nothing from others.",
-        f"{_DAEMON}/accounts.py",
+        f"{_DAEMON}/limits.py",
         "min(claimed, most)",
         "claimed",
         (f"{_TESTS}/test_set.py::test_an_impossible_claim_blocks_no_placement",),
@@ -428,7 +428,7 @@ INVARIANTS: Final = (
     Invariant(
         "grant-is-reserved",
         "What is granted to a ticket is promised to nobody else.",
-        f"{_DAEMON}/accounts.py",
+        f"{_DAEMON}/limits.py",
         "self.ledger.reserved_beside(card.uuid, policy, without)",
         "self.ledger.reserved_beside(card.uuid, policy, without)[:0]",
         (

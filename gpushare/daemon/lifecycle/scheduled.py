@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from gpushare.config import Config
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
-from gpushare.daemon.limits import reclaim_rounds
+from gpushare.daemon.limits import CardAccounts, reclaim_rounds
 from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity

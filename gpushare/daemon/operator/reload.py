@@ -15,8 +15,8 @@ from typing import Final
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import log
+from gpushare.daemon.limits import CardAccounts
 from gpushare.daemon.node import Node, Overrides
 from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState

@@ -16,9 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits import reclaim_rounds
+from gpushare.daemon.limits import CardAccounts, reclaim_rounds
 from gpushare.daemon.node import Node
 from gpushare.daemon.observe.sampler import free_dead_records
 from gpushare.daemon.pages.tenants import Pages, Tenants

@@ -21,7 +21,6 @@ import pytest
 
 from gpushare import abi, protocol
 from gpushare.config import Config
-from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import (
@@ -41,7 +40,7 @@ from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
-from gpushare.daemon.limits import MemoryLimits
+from gpushare.daemon.limits import CardAccounts, MemoryLimits
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
