@@ -119,26 +119,22 @@ class DaemonJson(Syntax):
         taken = self.runtimes_taken or (self.default_taken if default else "")
         if taken:
             raise BadConfiguration(taken)
-        edited = text if text.strip() else "{\n}\n"
-        if content.get(_RUNTIMES, {}).get(NAME) != {"path": str(launcher)}:
-            edited = json_text.set_member(edited, [_RUNTIMES, NAME], {"path": str(launcher)})
-        if default and content.get(_DEFAULT) != NAME:
-            edited = json_text.set_member(edited, [_DEFAULT], NAME)
-        return edited
+        runtimes = {**content.get(_RUNTIMES, {}), NAME: {"path": str(launcher)}}
+        wanted = {**content, _RUNTIMES: runtimes, **({_DEFAULT: NAME} if default else {})}
+        return text if wanted == content else json_text.dump(wanted, text)
 
     def unregister(self, text: str, original: str) -> str:
         """Return `text` without the runtime; the default as in `original`."""
         content = _read(text)
-        edited = text
         if content.get(_DEFAULT) == NAME:
             before = _read(original).get(_DEFAULT)
             if before in {None, NAME}:
-                edited = json_text.remove_member(edited, [_DEFAULT])
+                del content[_DEFAULT]
             else:
-                edited = json_text.set_member(edited, [_DEFAULT], before)
-        if set(content.get(_RUNTIMES, {})) == {NAME}:
-            return json_text.remove_member(edited, [_RUNTIMES])
-        return json_text.remove_member(edited, [_RUNTIMES, NAME])
+                content[_DEFAULT] = before
+        if content.get(_RUNTIMES, {}).pop(NAME, None) is not None and not content[_RUNTIMES]:
+            del content[_RUNTIMES]
+        return json_text.dump(content, text)
 
     def registered(self, text: str) -> Path | None:
         """Return the launcher that `text` names, None when the runtime is not in it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each engine is configured: the change goes in, and every other byte stays."""
+"""Where each engine is configured: the change goes in, and every other setting stays."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
         DOCKER.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
+
+
+def test_daemon_json_keeps_its_order_its_indentation_and_its_letters() -> None:
+    before = '{\n\t"labels": ["é", 1e3],\n\t"default-runtime": "runc",\n\t"debug": true\n}'
+    after = DOCKER.register(before, LAUNCHER, default=True)
+    ours = f'\n\t"runtimes": {{\n\t\t"gpushare": {{\n\t\t\t"path": "{LAUNCHER}"\n\t\t}}\n\t}}\n}}'
+    labels = '"labels": [\n\t\t"é",\n\t\t1000.0\n\t],'
+    rest = f'{{\n\t{labels}\n\t"default-runtime": "gpushare",\n\t"debug": true'
+    assert after == f"{rest},{ours}"
+    edited = after.replace("true", "false")
+    left = f"{rest}\n}}".replace("true", "false").replace('"gpushare"', '"runc"')
+    assert DOCKER.unregister(edited, before) == left
 
 
 CONTAINERD = Configuration()
