@@ -10,7 +10,7 @@ import click
 
 from gpushare import compatibility, images
 from gpushare.cli import session as shared
-from gpushare.cli.text import ProgressLine, count, printable
+from gpushare.cli.text import count, printable
 from gpushare.client import DaemonUnreachable, UnknownTenant
 from gpushare.compatibility import image as facts
 from gpushare.compatibility import rules
@@ -118,11 +118,10 @@ def command(
             machine = _machine(session, tenant, backend)
         except DaemonUnreachable as error:
             raise DaemonUnreachable(f"{error}. Or describe a machine: {_ELSEWHERE}") from error
-    with ProgressLine(as_json=session.json) as progress:
-        progress.step(f"reading {name}")
-        with images.open_image(name, tenant["pid"] if tenant is not None else 0) as target:
-            image, note = _look(target)
-            precisions = facts.requested_precisions(target.args, target.variables, model)
+    session.progress(f"reading {name}")
+    with images.open_image(name, tenant["pid"] if tenant is not None else 0) as target:
+        image, note = _look(target)
+        precisions = facts.requested_precisions(target.args, target.variables, model)
     image = replace(image, precisions=precisions)
     findings = compatibility.evaluate_image(image, machine)
     worst = rules.worst(findings)

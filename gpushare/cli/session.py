@@ -224,6 +224,11 @@ class Session:
         if not self.json:
             click.echo(text, err=True)
 
+    def progress(self, text: str) -> None:
+        """Say what is being done, to somebody at a terminal."""
+        if sys.stderr.isatty():
+            self.note(f"{printable(text)} ...")
+
     def report(self, error: UserError | OSError) -> ExitStatus:
         """Print an error with which the command does not end; return its exit status."""
         return report_error(error, as_json=self.json)

@@ -11,7 +11,6 @@ import click
 
 from gpushare import setup
 from gpushare.cli import session as shared
-from gpushare.cli.text import ProgressLine
 from gpushare.engines import ENGINES, find
 from gpushare.errors import ErrorCode
 from gpushare.install import CURRENT, PREFIX, Installation
@@ -193,18 +192,15 @@ def _carry_out(
 ) -> list[dict[str, object]]:
     """Perform each step before the next is computed; return what was done."""
     done: list[dict[str, object]] = []
-    with ProgressLine(as_json=session.json) as progress:
-        for step in steps:
-            word = _word(step, dry_run=dry_run)
-            if not session.json:
-                with progress.erased():
-                    click.echo(f"{word:<6}{step.text}")
-                    if dry_run and step.detail:
-                        click.echo(step.detail.rstrip("\n"))
-            progress.step(step.text)
-            if step.do is not None and not dry_run:
-                step.do()
-            done.append(_row(step.text, step.do is not None, step.yours, step.detail.splitlines()))
+    for step in steps:
+        word = _word(step, dry_run=dry_run)
+        if not session.json:
+            click.echo(f"{word:<6}{step.text}")
+            if dry_run and step.detail:
+                click.echo(step.detail.rstrip("\n"))
+        if step.do is not None and not dry_run:
+            step.do()
+        done.append(_row(step.text, step.do is not None, step.yours, step.detail.splitlines()))
     return done
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for a terminal: tables, paragraphs wrapped at 80 columns, and a line of progress.
+"""Text for a terminal: tables, and paragraphs wrapped at 80 columns.
 
 rich has these too, but is four packages on every node, and takes as long to import as `ls` takes
 altogether.
@@ -7,15 +7,11 @@ altogether.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import os
 import re
 import shutil
 import sys
 import textwrap
-import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -26,10 +22,6 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 80
 GAP: Final = 2  # spaces between two columns of a table
-AFTER_SECONDS: Final = 2.0
-_FRAME_SECONDS: Final = 0.2
-_FRAMES: Final = "|/-\\"
-_ERASE: Final = "\r\033[K"
 _GLUE: Final = "\0"
 #: Commands stay on one line, unless they are too long.
 _TYPED: Final = re.compile(r"`[^`]{1,60}`|gpushare set \S+ --memory \S+")
@@ -90,72 +82,6 @@ def wrapped(text: str, first: str = "", rest: str = "") -> Iterator[str]:
         break_on_hyphens=False,
     ):
         yield line.replace(_GLUE, " ").rstrip()
-
-
-class ProgressLine:
-    """The last line of the terminal, on stderr; it is shown `AFTER_SECONDS` after a step began.
-
-    It is not shown in pipes, on a terminal that cannot erase, and with --json.
-    """
-
-    def __init__(self, *, as_json: bool) -> None:
-        dumb = os.environ.get("TERM", "dumb") == "dumb"
-        self._is_shown = sys.stderr.isatty() and not as_json and not dumb
-        self._text = ""
-        self._begun = time.monotonic()
-        self._is_drawn = False
-        self._lock = threading.Lock()
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._draw, daemon=True)
-
-    def __enter__(self) -> ProgressLine:
-        if self._is_shown:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        if self._is_shown:
-            self._thread.join()
-        self._erase()
-
-    def step(self, text: str) -> None:
-        """Begin a step; `text` is what is being done."""
-        with self.erased():
-            self._text = printable(text)
-            self._begun = time.monotonic()
-
-    @contextlib.contextmanager
-    def erased(self) -> Iterator[None]:
-        """Erase the line for the block, which may print whole lines."""
-        with self._lock:
-            self._erase()
-            yield
-
-    def _draw(self) -> None:
-        number = 0
-        while not self._ends.wait(_FRAME_SECONDS):
-            with self._lock:
-                seconds = time.monotonic() - self._begun
-                if seconds < AFTER_SECONDS:
-                    continue
-                number += 1
-                end = f" ({seconds:.0f} s)"
-                room = (os.get_terminal_size(sys.stderr.fileno()).columns or WIDTH) - len(end) - 3
-                shown = f"{_FRAMES[number % len(_FRAMES)]} {self._text[: max(0, room)]}{end}"
-                _write(f"{_ERASE}{shown}")
-                self._is_drawn = True
-
-    def _erase(self) -> None:
-        if self._is_drawn:
-            _write(_ERASE)
-            self._is_drawn = False
-
-
-def _write(text: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal has gone
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 # --- tables that fit the terminal, with colors ---

@@ -9,13 +9,12 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpushare import install
 from gpushare.cli import session as shared
-from gpushare.cli.text import ProgressLine
 from gpushare.engines import ENGINES, config_files
 from gpushare.engines.config_files import EngineError
 from gpushare.errors import ErrorCode, ExitStatus, UserError
@@ -120,38 +119,19 @@ def command(
             MemoryScenario(engine, ourselves(), report, PREFIX, sizes, backend).run()
 
 
-class _LiveReport(Report):
-    """A report whose current step is on the progress line too."""
-
-    def __init__(self, progress: ProgressLine, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._progress = progress
-
-    def title(self, text: str) -> None:
-        """Begin a step."""
-        super().title(text)
-        self._progress.step(text)
-
-    def line(self, text: str) -> None:
-        """Print a line."""
-        with self._progress.erased():
-            super().line(text)
-
-
 @contextmanager
 def reported(session: Session, way: str | None) -> Iterator[tuple[TenantRunner, Report]]:
     """Run scenarios in the block; then print their report, and exit with 1 if one failed."""
     installation = install.Installation(Path(session.client.status()["library_dir"]).parent)
     engine = runner(way or default_runtime(), session, installation)
-    with ProgressLine(as_json=session.json) as progress:
-        report = _LiveReport(progress, io.StringIO() if session.json else sys.stdout)
-        progress.step(f"preparing {engine.name}")
-        engine.prepare(installation.probe)
-        try:
-            yield engine, report
-        finally:
-            progress.step("removing what the test created")
-            engine.finish()
+    report = Report(io.StringIO() if session.json else sys.stdout)
+    session.progress(f"preparing {engine.name}")
+    engine.prepare(installation.probe)
+    try:
+        yield engine, report
+    finally:
+        session.progress("removing what the test created")
+        engine.finish()
     report.title(report.summary)
     if session.json:
         session.show([asdict(check) for check in report.checks], str)

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and the progress of a command on a terminal: what fits, colors, and what a pipe has."""
+"""Tables on a terminal: what fits, colors, and what a pipe has."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from typing import Any
 
@@ -98,54 +96,3 @@ def test_a_table_fits_once_its_columns_may_be_left_out(
     assert left_out == order[: len(left_out)]
     assert all(len(line) <= room for line in lines)
     assert lines[0].split() == [name for name in NAMES if name not in left_out]
-
-
-PROGRAM = """\
-import sys, time
-from gpushare.cli import text
-text.AFTER_SECONDS = 0
-
-def until_it_is_drawn():
-    while not line._is_drawn:
-        time.sleep(0.01)
-
-with text.ProgressLine(as_json=False) as line:
-    line.step("first \\x1b[2J" + "x" * 200)
-    until_it_is_drawn()
-    with line.erased():
-        print("result", file=sys.stderr)
-    line.step("second")
-    until_it_is_drawn()
-"""
-
-
-def progress_on_a_terminal() -> str:
-    """Return what a command with two steps writes to stderr."""
-    ours, its = os.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as reader:
-        try:
-            subprocess.run(
-                [sys.executable, "-c", PROGRAM],
-                stderr=its,
-                check=True,
-                timeout=60,
-                env={**os.environ, "TERM": "xterm", "COLUMNS": ""},
-            )
-        finally:
-            os.close(its)
-        parts = []
-        while True:
-            try:
-                parts.append(reader.read(65536))
-            except OSError:  # the last end of the terminal is closed
-                return b"".join(parts).decode()
-
-
-def test_a_terminal_shows_the_step_and_its_time_and_keeps_nothing_of_it() -> None:
-    text = progress_on_a_terminal()
-    first, _, rest = text.partition("result\r\n")
-    assert "first ?[2Jxxx" in first
-    assert " (0 s)" in first
-    assert "second (" in rest
-    assert first.endswith("\r\x1b[K")
-    assert rest.endswith("\r\x1b[K")

@@ -4,21 +4,34 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+import pytest
 from click.testing import CliRunner
 
 import gpushare as package
 from gpushare import protocol
 from gpushare.cli import gpushare, kubectl
 from gpushare.cli.commands import SECTIONS
+from gpushare.cli.session import Session
 
 from .fake_daemon import AnsweringDaemon, rows
 from .test_transcripts import event
 
 if TYPE_CHECKING:
     from .conftest import Cli
+
+
+def test_what_is_being_done_is_said_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Session().progress("reading a pipe")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    Session().progress("reading \x1b[2J")
+    Session(json=True).progress("reading JSON")
+    assert capsys.readouterr() == ("", "reading ?[2J ...\n")
 
 
 def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
