@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import time
@@ -284,8 +283,6 @@ def wait_for_grant(
         with contextlib.suppress(UserError):
             client.cancel_ticket(ticket["ticket"])
         raise click.Abort from None
-    finally:
-        progress.close()
 
 
 def _status(session: Session, ticket: Ticket, progress: _Progress) -> TicketStatus | None:
@@ -310,40 +307,23 @@ def _ended(ticket: Ticket, reason: str) -> TicketEnded:
 
 
 class _Progress:
-    """One line on stderr: updated on a terminal, otherwise printed once."""
+    """Lines on stderr: for each change on a terminal, otherwise one."""
 
     def __init__(self, session: Session, ticket: Ticket) -> None:
         self._session = session
         self._ticket = ticket["ticket"]
-        self._begun = time.monotonic()
-        self._is_terminal = sys.stderr.isatty() and not session.json
-        self._was_shown = False
+        self._shown = ""
 
     def show(self, text: str) -> None:
-        line = f"gpushare: waiting for room (ticket {self._ticket}"
-        if not self._is_terminal:
-            if not self._was_shown:
-                self._session.note(printable(f"{line}): {text}"))
-            self._was_shown = True
-            return
-        minutes, seconds = divmod(int(time.monotonic() - self._begun), 60)
-        width = max(20, shutil.get_terminal_size().columns - 1)
-        shown = printable(f"{line}, {minutes}:{seconds:02}): {text}")
-        shown = shown if len(shown) <= width else f"{shown[: width - 3]}..."
-        click.echo(f"\r\x1b[K{shown}", nl=False, err=True)
-        self._was_shown = True
+        if text != self._shown and (not self._shown or sys.stderr.isatty()):
+            note = f"gpushare: waiting for room (ticket {self._ticket}): {text}"
+            self._session.note(printable(note))
+            self._shown = text
 
     def end(self, text: str) -> None:
         """Say how the waiting ended, if anything was shown of it."""
-        if self._was_shown:
-            self.close()
+        if self._shown:
             self._session.note(f"gpushare: {text}")
-
-    def close(self) -> None:
-        """Remove the line from the terminal."""
-        if self._is_terminal and self._was_shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-        self._was_shown = False
 
 
 # --- what `docker run ARGS` requests, read from its arguments; so of podman and nerdctl ---

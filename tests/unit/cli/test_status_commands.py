@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import gpushare as package
 from gpushare import protocol
-from gpushare.cli import gpushare, kubectl
+from gpushare.cli import gpushare, kubectl, run
 from gpushare.cli.commands import SECTIONS
 from gpushare.cli.session import Session
 
@@ -32,6 +32,19 @@ def test_what_is_being_done_is_said_on_a_terminal_alone(
     Session().progress("reading \x1b[2J")
     Session(json=True).progress("reading JSON")
     assert capsys.readouterr() == ("", "reading ?[2J ...\n")
+
+
+def test_a_start_that_waits_says_each_change_on_a_terminal_and_one_in_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lines, is_terminal in ((1, False), (2, True)):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        progress = run._Progress(Session(), {"ticket": "3f2a", "secret": "x"})
+        for text in ("position 2", "position 2", "position 1"):
+            progress.show(text)
+        shown = capsys.readouterr().err.splitlines()
+        assert shown[0] == "gpushare: waiting for room (ticket 3f2a): position 2"
+        assert len(shown) == lines
 
 
 def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
