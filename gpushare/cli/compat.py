@@ -67,13 +67,6 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any
 @click.option(
     "--brand", default="", metavar="NAME", help="Brand of these cards: tesla, nvidia or geforce."
 )
-@click.option(
-    "--backend",
-    type=click.Choice(rules.BACKENDS),
-    default="interposer",
-    show_default=True,
-    help="Backend that enforces the quota.",
-)
 @shared.model_option
 def command(
     session: Session,
@@ -82,7 +75,6 @@ def command(
     cuda: Version | None,
     cc: tuple[Version, ...],
     brand: str,
-    backend: rules.Backend,
     model: ModelFormats,
 ) -> None:
     """Check whether an image runs on a driver and its cards.
@@ -105,9 +97,7 @@ def command(
         cards = tuple(
             rules.CardFacts("", capability, brand.lower(), _for_centres(brand)) for capability in cc
         )
-        machine = rules.Machine(
-            driver or (), cuda or drivers.newest_cuda(driver or ()), cards, backend
-        )
+        machine = rules.Machine(driver or (), cuda or drivers.newest_cuda(driver or ()), cards)
         if not machine.cuda:
             raise click.UsageError(
                 "the CUDA version of this driver is unknown. Add --cuda, as shown by nvidia-smi."
@@ -115,7 +105,7 @@ def command(
     else:
         try:
             tenant = _tenant(session, name)
-            machine = _machine(session, tenant, backend)
+            machine = _machine(session, tenant)
         except DaemonUnreachable as error:
             raise DaemonUnreachable(f"{error}. Or describe a machine: {_ELSEWHERE}") from error
     session.progress(f"reading {name}")
@@ -150,9 +140,7 @@ def _tenant(session: Session, name: str) -> TenantStatus | None:
     return tenant if tenant["pid"] else None
 
 
-def _machine(
-    session: Session, tenant: TenantStatus | None, backend: rules.Backend
-) -> rules.Machine:
+def _machine(session: Session, tenant: TenantStatus | None) -> rules.Machine:
     """Return this machine, with only the cards of `tenant` if it is not None."""
     status = session.client.status()
     if not status["driver_version"]:
@@ -161,8 +149,7 @@ def _machine(
             f"{_ELSEWHERE}"
         )
     own = None if tenant is None else {card["index"] for card in tenant["cards"]}
-    if tenant is not None and tenant["isolation"] == "exclusive":
-        backend = "exclusive"
+    is_whole = tenant is not None and tenant["isolation"] == "exclusive"
     return rules.Machine(
         parse_version(status["driver_version"]) or (),
         parse_version(status["cuda_version"]) or (),
@@ -171,7 +158,7 @@ def _machine(
             for card in session.client.cards()
             if own is None or card["index"] in own
         ),
-        backend,
+        "exclusive" if is_whole else "interposer",
     )
 
 

@@ -383,7 +383,6 @@ _TEXT: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}", re.ASCII)
 CompatibilityLevel: TypeAlias = Literal["ok", "warn", "refuse"]
 Backend: TypeAlias = Literal["interposer", "exclusive"]
 LEVELS: Final[tuple[CompatibilityLevel, ...]] = ("ok", "warn", "refuse")
-BACKENDS: Final[tuple[Backend, ...]] = ("interposer", "exclusive")
 
 
 @functools.lru_cache(maxsize=256)
