@@ -32,7 +32,6 @@ from tests.unit.daemon.test_mps_placement import configured
 from tests.unit.daemon.test_mps_supervisor import MODE
 
 MIB, GIB = 1 << 20, 1 << 30
-SECONDS = 60
 TERMINATED = 810
 LIMITS = TenantLimits(2 * GIB, 25)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card
 
 GRANT = MpsGrant("/c", "/shm", 0, 100, {})
+CLIENT = {"backend": "mps"}
 TWO = 'cards: {"1": {backend: mps}}'
 
 
@@ -76,29 +78,26 @@ def test_only_a_request_for_mps_lands_on_such_a_card(node: FakeDaemon) -> None:
 
 
 def test_a_request_without_a_backend_is_told_that_it_has_to_name_it(node: FakeDaemon) -> None:
-    with pytest.raises(NoRoom, match=r"card 1 is in MPS mode, and takes only requests for backend"):
+    told = "card 1 is in MPS mode, and takes only requests for backend .*set backend to mps"
+    with pytest.raises(NoRoom, match=told):
         created(node, memory="4GiB", devices="1")
-    with pytest.raises(NoRoom, match="set backend to mps"):
-        created(node, memory="4GiB", devices="1")
 
 
-def test_a_whole_card_is_never_one_in_mps_mode(node: FakeDaemon) -> None:
-    with pytest.raises(NoRoom, match=r"card 1 is in MPS mode, and is for shares only \(cards\.1"):
-        created(node, devices="1")
-    with pytest.raises(QuotaError, match="for shares, and a whole card is requested"):
-        created(node, count="1", backend="mps")
-
-
-def test_a_program_reaches_one_server_only(node: FakeDaemon) -> None:
-    with pytest.raises(QuotaError, match="a program reaches only one MPS server"):
-        created(node, memory="4GiB", backend="mps", count="2")
-    with pytest.raises(QuotaError, match="a program reaches only one MPS server"):
-        created(node, memory="4GiB", backend="mps", devices="0,1")
-
-
-def test_a_process_of_the_host_is_no_client(node: FakeDaemon) -> None:
-    with pytest.raises(QuotaError, match="not for gpushare run"):
-        created(node, engine="host", memory="4GiB", backend="mps")
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"devices": "1"}, r"card 1 is in MPS mode, and is for shares only \(cards\.1"),
+        ({"count": "1", **CLIENT}, "for shares, and a whole card is requested"),
+        ({"memory": "4GiB", "count": "2", **CLIENT}, "a program reaches only one MPS server"),
+        ({"memory": "4GiB", "devices": "0,1", **CLIENT}, "a program reaches only one MPS server"),
+        ({"memory": "4GiB", "engine": "host", **CLIENT}, "not for gpushare run"),
+    ],
+)
+def test_what_no_card_in_mps_mode_takes_is_told(
+    node: FakeDaemon, asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises((NoRoom, QuotaError), match=told):
+        created(node, **asked)
 
 
 def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> None:

@@ -110,16 +110,6 @@ def test_a_context_that_nobody_charged_is_tolerated(node: StrayNode) -> None:
     assert node.actions == []
 
 
-def test_a_restored_container_has_its_part_again(node: StrayNode) -> None:
-    tenant = node.made.evicted(gib=4, devices="1")
-    node.look(4)
-    node.made.node.evictions.restore(tenant.key)
-    node.has(tenant, 1, 4)
-    node.look(40)
-    assert node.actions == []
-    assert node.made.capacity(1).non_tenants == ()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_each_process_counts_once_on_every_card(node: StrayNode, seed: int) -> None:
     """As a tenant's or as a non-tenant, whatever is evicted, restored, moved and taken."""

@@ -123,12 +123,6 @@ def library(root: Path, path: str) -> Path:
     return place.resolve()
 
 
-V1 = "32 31 0:29 / {root}/cpuset rw,relatime - cgroup cgroup rw,cpuset\n"
-
-
-V2 = "32 31 0:29 / {root}/unified rw,relatime - cgroup2 cgroup2 rw\n"
-
-
 def put(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")

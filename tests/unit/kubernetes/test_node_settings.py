@@ -128,14 +128,6 @@ def test_two_systems_that_agree_set_it_and_two_that_disagree_do_not() -> None:
     ("labels", "kept", "problem"),
     [
         (
-            {WANTED_POLICY: "fixed"},
-            {POLICY},
-            (
-                "node label gpushare.io/wanted-policy=fixed: not a valid value. Write fixed-share, "
-                "burst-share, best-effort or native-burst-share."
-            ),
-        ),
-        (
             {WANTED_MODE: "dra2", ACK: "cgpu"},
             {NODE_MODE, ALLOWED_MODE},
             (

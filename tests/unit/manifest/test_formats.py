@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.manifest import read
 from gpushare.manifest.check import check
-from gpushare.manifest.model import Container, ManifestError, ManifestFile, ManifestValues
+from gpushare.manifest.model import Container, ManifestError, ManifestFile
 from gpushare.manifest.request import ManifestRequest, request_of
 from gpushare.yaml_nodes import (
     MANIFEST_RULES,
@@ -24,10 +24,6 @@ from gpushare.yaml_nodes import (
 
 def manifest(text: str) -> ManifestFile:
     return read("pod.yaml", textwrap.dedent(text))
-
-
-def texts(values: ManifestValues) -> dict[str, str]:
-    return {name: value.text for name, value in values.items()}
 
 
 def only(file: ManifestFile) -> Container:

@@ -16,7 +16,6 @@ from gpushare import config, settings
 from gpushare.config import Config, parse
 from gpushare.oci.request import parse_spec_request
 from gpushare.prices import Rate
-from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import exact_duration, parse_duration
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, to_record
@@ -325,13 +324,6 @@ def test_a_namespace_stands_above_the_node_key_by_key() -> None:
     assert (other.dialects, team.dialects) == (Dialects("lenient", hami), Dialects("strict", hami))
     warned = [one.idle for one in (other, team, dev)]
     assert warned == [IdlePolicy(7200, "warn"), IdlePolicy(1800, "warn"), IdlePolicy(None, "warn")]
-
-
-def test_no_annotation_and_no_variable_chooses_what_the_audit_does() -> None:
-    with pytest.raises(QuotaError, match="unknown key"):
-        parse_request({"gpushare.io/on-over": "observe", "gpushare.io/memory": "4GiB"}, {}).valid()
-    with pytest.raises(QuotaError, match="unknown key"):
-        parse_request({}, {"GPUSHARE_ON_OVER": "observe", "GPUSHARE_MEMORY": "4GiB"}).valid()
 
 
 # --- cards ---

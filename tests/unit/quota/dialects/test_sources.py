@@ -15,7 +15,7 @@ from gpushare.quota.dialects.parse import DialectRequest, Tables, combine
 from gpushare.quota.dialects.translate import Translator
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
 from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
-from gpushare.quota.effective_request import Defaults, EffectiveRequest, resolve_request
+from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
 from gpushare.quota.node_settings import APPLIED, NODE_SETTINGS
@@ -79,10 +79,6 @@ def read(
         trust=trust,  # type: ignore[arg-type]
         **others,  # type: ignore[arg-type]
     ).valid()
-
-
-def resolved(quota: QuotaRequest) -> EffectiveRequest:
-    return resolve_request(quota)
 
 
 def refusal(*sources: dict[str, str], **how: object) -> str:
