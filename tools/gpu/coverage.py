@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every allocation path and every way to look up the driver, to the last granule and one past it.
+"""Every allocation path, to the last granule and one past it.
 
 The program is that of the unit tests (tests/c/interposer/allocation_program.c), here on the real
-driver. For the plain lookup, the report compares each path's charge with two figures of the driver:
-what NVML reports for the process, and how much less free memory another process sees.
+driver. The report compares each path's charge with two figures of the driver: what NVML reports for
+the process, and how much less free memory another process sees.
 """
 
 from __future__ import annotations
@@ -36,19 +36,6 @@ ONE_AT_A_TIME = ("graph", "limit")
 #: Pools and graphs take memory in chunks, a module has code beside its variables, and a heap is
 #: rounded; how far from the quota each stops is a figure of the report.
 COARSE_BYTES = dict.fromkeys(("async", "pool", "graph", "module", "limit"), 64 * MIB)
-PLAIN = "dlopen"
-LOOKUPS = (
-    "linked",
-    "global",
-    "deepbind",
-    "dlmopen",
-    "absolute",
-    "dlvsym",
-    "procaddress",
-    "procaddress-per-thread",
-    "procaddress-of-procaddress",
-    "procaddress-v1",
-)
 KINDS = {
     getattr(abi, name): name.removeprefix("KIND_").lower()
     for name in dir(abi)
@@ -59,10 +46,9 @@ KINDS = {
 class Allocations(Child):
     """A running allocation_program.c, whose answers are "ok NUMBER..." and "error CODE"."""
 
-    def __init__(self, tenant: Tenancy, lookup: str) -> None:
-        path = programs.program("linked-allocations" if lookup == "linked" else "allocations")
-        env = {**tenant.environment, "LIBCUDA": str(tenant.driver.cuda)}
-        super().__init__(f"allocations, {lookup}", tenant.command([str(path), lookup]), env)
+    def __init__(self, tenant: Tenancy) -> None:
+        path = programs.program("allocations")
+        super().__init__("allocations", tenant.command([str(path)]), tenant.environment)
 
     def __enter__(self) -> Allocations:
         return self
@@ -132,17 +118,15 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     with tenancy(driver) as tenant, overhead.probe(driver, "watcher") as watcher:
         watcher.ask("context")
         yield ReportRow("quota", tenant.memory_bytes, "bytes", "of a tenant without a daemon")
-        yield from _plain(driver, tenant, watcher)
-        for lookup in LOOKUPS:
-            yield _by(tenant, lookup)
+        yield from _paths(driver, tenant, watcher)
         yield ReportRow("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
 
 
-def _plain(driver: DriverPaths, tenant: Tenancy, watcher: Child) -> Iterator[ReportRow]:
+def _paths(driver: DriverPaths, tenant: Tenancy, watcher: Child) -> Iterator[ReportRow]:
     """Each path in a process of its own: what one leaves behind is not the next one's."""
     for path in ALLOCATION_PATHS:
         try:
-            with Allocations(tenant, PLAIN) as process:
+            with Allocations(tenant) as process:
                 yield from _path(Account(driver, tenant, watcher, process), path)
         except (NotMeasured, ProbeFailed, ValueError) as error:
             yield ReportRow(path, missing=str(error))
@@ -164,24 +148,7 @@ def _path(account: Account, path: str) -> Iterator[ReportRow]:
     yield account.kept(path, before)
 
 
-def _by(tenant: Tenancy, lookup: str) -> ReportRow:
-    """Return the row of a lookup: the paths on which it does not enforce the quota."""
-    lost = []
-    try:
-        with Allocations(tenant, lookup) as process:
-            for path in ALLOCATION_PATHS:
-                said = _lost(process, path, tenant.memory_bytes)
-                lost += [f"{path}: {said}"] if said else []
-    except (NotMeasured, ProbeFailed, ValueError) as error:
-        return ReportRow(f"{lookup}: every allocation path", missing="; ".join([*lost, str(error)]))
-    return ReportRow.claim(
-        f"{lookup}: every allocation path gives the quota and not more", not lost, "; ".join(lost)
-    )
-
-
-def _lost(
-    process: Allocations, path: str, most: int, when_full: Callable[[], None] = lambda: None
-) -> str:
+def _lost(process: Allocations, path: str, most: int, when_full: Callable[[], None]) -> str:
     """Return in what `path` does not hold, "" where it does."""
     room = process.free()
     # Before anything fills a card: one piece of more than the quota.

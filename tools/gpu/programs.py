@@ -43,12 +43,11 @@ class ProgramBuild:
 
 
 ALLOCATION_PROGRAM = tuple(
-    f"tests/c/interposer/{name}.c" for name in ("allocation_program", "allocation_paths", "lookups")
+    f"tests/c/interposer/{name}.c" for name in ("allocation_program", "allocation_paths")
 )
 CONTRACT = tuple(f"tests/c/contract/{name}" for name in contract.sources())
 PROGRAMS = {
     "allocations": ProgramBuild(ALLOCATION_PROGRAM),
-    "linked-allocations": ProgramBuild(ALLOCATION_PROGRAM, ("-DLINKED",), links=True),
     # What an older driver lacks is missed where it is called.
     "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "allocation_paths.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -260,19 +262,30 @@ const struct allocation_path *allocation_path_named(const char *name)
 	return NULL;
 }
 
-static void find_functions(finder *find)
+static void *found(void *library, const char *symbol)
 {
-#define FUNCTION(function) FIND(&cu.function, find, function);
+	void *address = dlsym(library, symbol);
+
+	if (!address) {
+		fprintf(stderr, "%s: not found\n", symbol);
+		exit(2);
+	}
+	return address;
+}
+
+static void find_functions(void *library)
+{
+#define FUNCTION(function) *(void **)&cu.function = found(library, #function);
 #include "allocation_paths.inc"
 #undef FUNCTION
 }
 
-CUresult allocation_open(finder *find, CUdevice ordinal)
+CUresult allocation_open(void *library, CUdevice ordinal)
 {
 	CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}};
 
-	find_functions(find);
+	find_functions(library);
 	device = ordinal;
 	CUresult result = cu.cuInit(0);
 	if (result == CUDA_SUCCESS)

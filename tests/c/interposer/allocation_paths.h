@@ -8,7 +8,6 @@
 #include <stddef.h>
 
 #include "cuda_driver.h"
-#include "lookups.h"
 
 /* The driver, once allocation_open has found it. */
 extern struct functions {
@@ -44,9 +43,9 @@ extern const size_t allocation_path_count;
 /* NULL: there is none of that name. */
 const struct allocation_path *allocation_path_named(const char *name);
 
-/* Find the driver and make the primary context of `ordinal` current; the allocation paths lead to
- * its card. */
-CUresult allocation_open(finder *find, CUdevice ordinal);
+/* Make the primary context of `ordinal` current, by the driver that dlopen has opened; the
+ * allocation paths lead to its card. Does not return where the driver lacks a function. */
+CUresult allocation_open(void *library, CUdevice ordinal);
 
 /* The same context in another thread. */
 CUresult allocation_enter(void);

@@ -7,9 +7,9 @@
  *     sync | trim        -> ok | error CODE    wait for the card; let pools and graphs keep nothing
  *     info               -> ok FREE TOTAL
  *
- *     allocation_program LOOKUP [DEVICE]    finds the driver by LOOKUP (lookups.h); device 0
- * unless told
+ *     allocation_program [DEVICE]    device 0 unless told
  */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,10 +115,14 @@ static void serve(void)
 
 int main(int argc, char **argv)
 {
-	if (argc < 2)
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+	if (!library) {
+		fprintf(stderr, "%s\n", dlerror());
 		return 2;
-	CUresult result = allocation_open(
-		lookup_named(argv[1]), argc > 2 ? (CUdevice)strtol(argv[2], NULL, 10) : 0);
+	}
+	CUresult result =
+		allocation_open(library, argc > 1 ? (CUdevice)strtol(argv[1], NULL, 10) : 0);
 	if (result != CUDA_SUCCESS)
 		die("start", result);
 	serve();

@@ -24,10 +24,6 @@ from .tenant import MIB, InterposedTenant
 HERE = Path(__file__).parent
 ROOT = compiled.ROOT
 T4 = ROOT / "simulator" / "profiles" / "t4.json"
-ALLOCATION_PROGRAM = (
-    "allocation_program.c",
-    *(str(HERE / name) for name in ("allocation_paths.c", "lookups.c")),
-)
 LIGHT_CONTEXT_BYTES = 2 * MIB
 FAKE_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
 
@@ -175,20 +171,8 @@ def container(request: pytest.FixtureRequest) -> ProgramContainer:
 
 @pytest.fixture(scope="session")
 def allocation_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """allocation_program.c, which finds the driver in the given way."""
-    return str(
-        compile_c(tmp_path_factory.mktemp("allocations") / "allocations", *ALLOCATION_PROGRAM)
-    )
-
-
-@pytest.fixture(scope="session")
-def linked_allocation_program(
-    tmp_path_factory: pytest.TempPathFactory, simulator_filters: Path
-) -> str:
-    """allocation_program.c, linked against the driver's library."""
-    output = tmp_path_factory.mktemp("allocations") / "linked"
-    library = str(simulator_filters / "libcuda.so.1")
-    return str(compile_c(output, *ALLOCATION_PROGRAM, "-DLINKED", library))
+    output = tmp_path_factory.mktemp("allocations") / "allocations"
+    return str(compile_c(output, "allocation_program.c", str(HERE / "allocation_paths.c")))
 
 
 @pytest.fixture

@@ -42,10 +42,8 @@ class RefusedByDriver(Exception):
 class DriverProgram:
     """One process that has the driver, and a context on one of the container's cards."""
 
-    def __init__(
-        self, container: ProgramContainer, path: str, lookup: str = "dlopen", device: int = 0
-    ) -> None:
-        self.process = container.start(path, lookup, str(device))
+    def __init__(self, container: ProgramContainer, path: str, device: int = 0) -> None:
+        self.process = container.start(path, str(device))
 
     def ask(self, line: str) -> list[int]:
         """Return the numbers behind "ok"; RefusedByDriver where it refused."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No allocation path exceeds the quota: each function that is charged, and each way to look it up.
+"""No allocation path exceeds the quota: each function that is charged.
 
 What is special about pools, graphs, managed and shared memory is in files of their own.
 """
@@ -14,13 +14,11 @@ from gpushare import abi
 from libhook.table import coverage
 
 from . import client
-from .client import LAUNCH_FAILED, MIB, OUT_OF_MEMORY
+from .client import LAUNCH_FAILED, OUT_OF_MEMORY
 from .conftest import FAKE_UUIDS, FakeContainer, SimulatedContainer
 from .container import ProgramContainer
 from .paths import FAILS, PATHS, REACHES, RETRIES, STEP
-from .program import ALLOCATION_PATHS, DriverProgram, RefusedByDriver
 from .rank import Rank
-from .test_reach import LOOKUPS
 
 REFUSED = {"refused": OUT_OF_MEMORY}
 FAILED = {"refused": LAUNCH_FAILED}
@@ -154,32 +152,3 @@ def test_a_path_takes_the_last_byte_of_the_quota_and_gives_it_back(taker: Taker)
     assert taker.used() == STEP
     taker.rank.kill()
     assert taker.other.ask(f"result_of(alloc, {STEP})") == 0
-
-
-@pytest.fixture
-def container(simulated_container: SimulatedContainer) -> ProgramContainer:
-    made = simulated_container(1, [0])
-    made.tenant.set_memory(513 * MIB)
-    return made
-
-
-@pytest.mark.parametrize("lookup", [*LOOKUPS, "linked"])
-def test_no_lookup_of_the_driver_leads_around_the_quota(
-    lookup: str,
-    container: ProgramContainer,
-    allocation_program: str,
-    linked_allocation_program: str,
-) -> None:
-    program_path = linked_allocation_program if lookup == "linked" else allocation_program
-    with DriverProgram(container, program_path, lookup) as program:
-        free = program.free()
-        for allocation in ALLOCATION_PATHS:
-            with pytest.raises(RefusedByDriver) as refused:
-                program.take(allocation, free + 2 * MIB)
-            assert refused.value.code == OUT_OF_MEMORY, allocation
-            assert program.free() == free, allocation
-            number = program.take(allocation, STEP)
-            assert program.free() <= free - STEP, allocation
-            program.give(number)
-            program.trim()
-            assert program.free() == free, allocation

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.simulator import device_file
-from libhook.table.coverage import exported
+from libhook.table import coverage
 from tools.gpu.symbols import cuda_lines
 
 from .conftest import T4, SimulatedContainer
@@ -22,7 +22,7 @@ VERSIONS = ("11.8", "13.0", "13.5")
 
 # As programs probe: a name by dlsym, and with cuGetProcAddress each name at each version of it.
 PROBE = """
-import ctypes, json, sys
+import ctypes, json, os, sys
 from ctypes import byref, c_int, c_uint64, c_void_p
 library = ctypes.CDLL(sys.argv[1])
 def address(name):
@@ -30,7 +30,7 @@ def address(name):
         return ctypes.cast(getattr(library, name), c_void_p).value
     except AttributeError:
         return None
-symbols, questions = json.load(sys.stdin)
+symbols, questions, own = json.load(sys.stdin)
 addresses = {name: address(name) for name in symbols}
 class Info(ctypes.Structure):
     _fields_ = [
@@ -39,7 +39,9 @@ class Info(ctypes.Structure):
 def name_at(found):
     info = Info()
     assert ctypes.CDLL(None).dladdr(c_void_p(found), byref(info)) and info.at == found
-    return info.name.decode()
+    name, file = info.name.decode(), info.file.decode()
+    assert name not in own or file == os.path.join(os.environ["LD_LIBRARY_PATH"], sys.argv[1])
+    return name
 answers = {}
 for form in ("cuGetProcAddress", "cuGetProcAddress_v2"):
     if addresses.get(form):
@@ -76,13 +78,15 @@ def bare(container: ProgramContainer) -> ProgramContainer:
 
 
 def probe(container: ProgramContainer, library: str) -> tuple[list[str], dict[str, object]]:
-    symbols = [name for name in exported() if name.startswith(library[3:5])]
+    symbols = [name for name in coverage.exported() if name.startswith(library[3:5])]
     lines = cuda_lines() if library == "libcuda.so.1" else []
     newest = max((line.version for line in lines), default=0)
     versions = {(line.name, version) for line in lines for version in (line.version, newest)}
     questions = [(*each, flags) for each in sorted(versions) for flags in (0, 1, 2)]
+    entries = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
+    own = [symbol for symbol, entry in entries.items() if not entry.passes]
     process = container.start(sys.executable, "-c", PROBE, library)
-    out, error = process.communicate(json.dumps([symbols, questions]))
+    out, error = process.communicate(json.dumps([symbols, questions, own]))
     assert process.returncode == 0, error
     found, answers = json.loads(out)
     return found, answers

@@ -15,10 +15,38 @@ from .inside import inside
 from .rank import Rank
 from .tenant import receive
 
-LOOKUPS = (
-    "dlopen", "global", "deepbind", "dlmopen", "absolute", "dlvsym", "procaddress",
-    "procaddress-per-thread", "procaddress-of-procaddress", "procaddress-v1",
-)  # fmt: skip
+#: How programs open the driver before they look up its functions; linked, they have it globally.
+OPENED = {
+    "by name": "CDLL('libcuda.so.1')",
+    "by path": "CDLL(os.environ['LIBCUDA'])",
+    "globally": "CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL) and CDLL(None)",
+    "linked": "CDLL(None)",
+    "deepbind": "CDLL('libcuda.so.1', os.RTLD_NOW | os.RTLD_DEEPBIND)",
+    "dlmopen": "CDLL('', handle=dlmopen(ctypes.c_long(-1), b'libcuda.so.1', os.RTLD_NOW))",
+}
+IS_THE_FILTER = """
+file = (c_void_p * 4)()
+def outside(name):
+    assert ctypes.CDLL(None).dladdr(c_void_p(address_of(name)), file)
+    return ctypes.string_at(file[0]).decode() != os.environ["LIBCUDA"]
+"""
+
+
+@pytest.mark.parametrize("how", OPENED)
+def test_however_the_driver_is_opened_it_is_the_filter(how: str, newest: ProgramContainer) -> None:
+    if how == "linked":
+        newest.env["LD_PRELOAD"] = "libcuda.so.1"
+    names = [symbol for symbol in coverage.exported() if symbol.startswith("cu")]
+    said = newest.says(
+        "CDLL, dlmopen = ctypes.CDLL, ctypes.CDLL(None).dlmopen",
+        "dlmopen.restype = c_void_p",
+        f"cu.library = {OPENED[how]}",
+        IS_THE_FILTER,
+        "start()",
+        f"around = [name for name in {names} if hasattr(cu, name) and outside(name)]",
+        "say(around, memory(), result_of(alloc, 100 * MIB + 1), alloc(MIB) > 0, charged())",
+    )
+    assert said == [[], [100 * MIB, 100 * MIB], OUT_OF_MEMORY, True, MIB]
 
 
 @inside("fake")
