@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that holds a context, memory and work on command, line by line, through ctypes."""
+"""A program that holds a context and memory on command, line by line, through ctypes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import ctypes
 import json
 import os
 import sys
-import uuid
 from collections.abc import Callable
 
 PTX = b"""
 .version 8.0
 .target sm_75
 .address_size 64
-.visible .entry spin(.param .u64 duration_ns) { ret; }
 .visible .entry trap() { trap; }
 """
 
@@ -39,28 +37,13 @@ def alloc(size: str) -> tuple[int, int]:
     return int(result), pointer.value
 
 
-def free(pointer: str) -> int:
-    return int(cuda.cuMemFree_v2(ctypes.c_uint64(int(pointer))))
-
-
-def info() -> tuple[int, int]:
-    """Return free and total bytes."""
-    unused, total = ctypes.c_size_t(), ctypes.c_size_t()
-    assert cuda.cuMemGetInfo_v2(ctypes.byref(unused), ctypes.byref(total)) == 0
-    return unused.value, total.value
-
-
-def kernel(name: bytes = b"spin") -> ctypes.c_void_p:
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    assert cuda.cuModuleLoadData(ctypes.byref(module), PTX) == 0
-    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, name) == 0
-    return function
-
-
 def trap() -> tuple[int, int]:
     """Launch a kernel that faults; return the results of the launch and of waiting for it."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuModuleLoadData(ctypes.byref(module), PTX) == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"trap") == 0
     grid = (ctypes.c_uint(1),) * 6
-    return cuda.cuLaunchKernel(kernel(b"trap"), *grid, 0, None, None, None), sync()
+    return cuda.cuLaunchKernel(function, *grid, 0, None, None, None), sync()
 
 
 def in_mps() -> int:
@@ -68,31 +51,6 @@ def in_mps() -> int:
     value = ctypes.c_int(-1)
     assert cuda.cuDeviceGetAttribute(ctypes.byref(value), 133, 0) == 0
     return value.value
-
-
-def uuids() -> list[str]:
-    """Return the cards that the program sees."""
-    count, found = ctypes.c_int(), (ctypes.c_uint8 * 16)()
-    assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
-    listed = []
-    for ordinal in range(count.value):
-        assert cuda.cuDeviceGetUuid_v2(found, ordinal) == 0
-        listed.append(f"GPU-{uuid.UUID(bytes=bytes(found))}")
-    return listed
-
-
-def launch(milliseconds: str, times: str = "1") -> int:
-    """Launch kernels of a length, without waiting for them."""
-    function = kernel()
-    duration = ctypes.c_uint64(int(float(milliseconds) * 1e6))
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
-    one = ctypes.c_uint(1)
-    for _ in range(int(times)):
-        grid = (one,) * 6
-        result = cuda.cuLaunchKernel(function, *grid, 0, None, parameters, None)
-        if result:
-            return int(result)
-    return 0
 
 
 def sync() -> int:
@@ -115,13 +73,9 @@ VERBS: dict[str, Callable[..., object]] = {
     "init": init,
     "context": context,
     "alloc": alloc,
-    "free": free,
-    "info": info,
-    "launch": launch,
     "sync": sync,
     "trap": trap,
     "in_mps": in_mps,
-    "uuids": uuids,
     "listed": listed,
     "pid": os.getpid,
 }
