@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev demo` shows what gpushare claims, and fails when a claim does."""
+"""`./dev demo` fails when a claim of it does; that they hold is test_readme.py's."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -13,14 +11,6 @@ from gpushare.verify import Report
 from gpushare.verify.memory import MemoryScenario
 from tests.demo import Compute
 from tests.stack import Stack
-
-
-@pytest.mark.gate
-def test_all_of_its_claims_hold() -> None:
-    demo = [sys.executable, "-m", "tests.demo"]
-    done = subprocess.run(demo, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "FAIL" not in done.stdout
 
 
 def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,7 @@ def left_behind(said: str) -> dict[str, list[str]]:
     return {kind: things for kind, things in everything.items() if things}
 
 
+@pytest.mark.gate
 def test_the_demo_holds_as_typed_and_leaves_nothing_behind() -> None:
     demo, test = block(*TRY)
     done = subprocess.run(demo, shell=True, cwd=ROOT, check=False, capture_output=True, text=True)

@@ -7,7 +7,6 @@ They copy gpushare to a host's root, and set it up there, as a DaemonSet does.
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import subprocess
 import tarfile
@@ -18,17 +17,12 @@ from typing import Any
 import pytest
 from packages import host_bundle
 from packages import image as image_package
-from packages.workspace import Workspace
 
-from tests import leftovers
 from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13
 
-from .machine import BOOTED, BareMachine
+pytestmark = pytest.mark.needs("package", "debian13")
 
-pytestmark = pytest.mark.needs("package", "debian13", "bare13")
-
-SERVICE = "gpushared.service"
 MOST_BYTES = 150_000_000
 #: podman's defaults need more privileges than every machine gives.
 LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
@@ -98,27 +92,6 @@ def test_it_copies_gpushare_to_a_host_and_sets_it_up_there(run: Run, host: Path)
     assert f"\nExecStart={place}/bin/gpushared\n" in unit
     run("gpushare", "setup", "--root", "/host", "--undo")
     assert not (host / "etc/systemd/system/gpushared.service").exists()
-
-
-def test_systemd_runs_what_it_copies(workspace: Workspace, image: Path) -> None:
-    folder = leftovers.note(Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}"))
-    with BareMachine(BOOTED[0], folder) as machine:
-        with tarfile.open(image) as archive:
-            (folder / "layer").write_bytes(read(archive, layers(archive)[-1]))
-        machine.run("tar", "--extract", "--gzip", f"--file={folder}/layer", "--directory=/")
-        prefix = f"{host_bundle.PREFIX}/{workspace.version}"
-        gpushare = f"{prefix}/bin/gpushare"
-        machine.run(gpushare, "setup", "--simulate", "h200")
-        verified = machine.run(gpushare, "verify", "--memory", "--runtime", "host").stdout
-        assert "FAIL" not in verified
-        status = machine.run("systemctl", "status", SERVICE).stdout
-        assert f"{prefix}/bin/python3" in status
-        # Of the host, it has opened the simulated driver and nothing else.
-        pid = machine.run("systemctl", "show", "--value", "-p", "MainPID", SERVICE).stdout.strip()
-        maps = machine.run("cat", f"/proc/{pid}/maps").stdout.splitlines()
-        libraries = {line.split()[5] for line in maps if ".so" in line}
-        assert {path for path in libraries if not path.startswith(prefix)} == set()
-    leftovers.remove(folder, folder.name)
 
 
 def test_it_has_no_file_that_changes_the_user_and_only_root_owns_files(image: Path) -> None:
