@@ -207,6 +207,12 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 	return CUDA_SUCCESS;
 }
 
+/* Its form from CUDA 12.8 on. */
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
+{
+	return cuEventElapsedTime(milliseconds, start, end);
+}
+
 /* Within a context, the queue already keeps the order. Across contexts, the calling thread waits: a
  * queue that waits for another card's is not simulated. */
 static CUresult wait_event(CUstream handle, CUevent event, enum stream_flavour flavour)

@@ -51,7 +51,7 @@ PROGRAMS = {
     "shells": "zsh",
     "aarch64": "qemu-aarch64",
 }
-MODULES = {"clients": "nvitop", "docs": "sphinx", "package": "auditwheel"}
+MODULES = {"clients": "numba_cuda", "docs": "sphinx", "package": "auditwheel"}
 ROOTS = ("debian13", "debian14", "bare12", "bare13", "source12")
 #: A child that is forked beside gRPC's threads has none of them, and need not start them again.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

@@ -761,6 +761,7 @@ CUDA_WITH_PTSZ(cuEventRecord, (CUevent event, CUstream stream));
 CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
 
 /* modules, libraries, functions */
 CUresult cuModuleLoad(CUmodule *module, const char *path);

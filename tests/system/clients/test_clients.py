@@ -14,9 +14,11 @@ import pytest
 from gpushare import simulator
 from gpushare.simulator import device_file
 from tests.c.simulator.conftest import SimulatorMachine
+from tests.stack import Stack
 
 HERE = Path(__file__).parent
 BESIDE = Path(sys.executable).parent
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 pytestmark = pytest.mark.needs("clients")
 
@@ -49,6 +51,18 @@ def test_cuda_bindings_copies_there_and_back_and_times_a_kernel(machine: Simulat
     assert answer["name"] == "NVIDIA H200"
     assert answer["version"] == 13000
     assert answer["kernel_name"] == "spin"
+
+
+def test_numba_cuda_has_its_quota_and_its_copies_come_back() -> None:
+    with Stack() as stack:
+        stack.start_daemon()
+        command = (sys.executable, str(HERE / "numba_program.py"))
+        done = stack.gpushare("run", "--memory", "1GiB", "--", *command)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["total"] == 1 << 30
+    assert answer["refused"] == OUT_OF_MEMORY
+    assert answer["same"]
+    assert answer["elapsed_ms"] >= answer["kernel_ms"]
 
 
 def test_nvitop_lists_the_card_and_its_process(machine: SimulatorMachine) -> None:
