@@ -85,7 +85,7 @@ ENVIRONMENT: Final = {
     ),
     "GPUSHARE_SIM_TRACE": (
         "the simulated driver",
-        "If set, a call that is not simulated prints its name on stderr.",
+        "If set, a call that is not simulated prints its name on stderr, or to this file.",
     ),
     "GPUSHARE_TICKET": (
         "gpushared",

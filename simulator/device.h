@@ -322,6 +322,9 @@ bool process_alive(uint64_t tag, int *pid);
 void card_lock(struct sim_card *card);
 void card_unlock(struct sim_card *card);
 
+/* GPUSHARE_SIM_TRACE: a line about a call of `symbol`, on stderr or to the file of that path. */
+void trace(const char *symbol, const char *what);
+
 /* Clear what a dead process left in the slot that this one has taken. */
 void card_inherit(struct sim_card *card);
 

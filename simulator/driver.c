@@ -3,8 +3,6 @@
 #include "mps.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 _Atomic bool driver_started;
 
@@ -70,12 +68,6 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id)
 	REQUIRE(table && id, CUDA_ERROR_INVALID_VALUE);
 	*table = NULL;
 	return CUDA_ERROR_INVALID_VALUE; /* as for an identifier that a driver does not know */
-}
-
-void trace_unsupported(const char *symbol)
-{
-	if (getenv("GPUSHARE_SIM_TRACE"))
-		fprintf(stderr, "gpushare simulator: %s is not simulated\n", symbol);
 }
 
 uint64_t duration_scaled(uint64_t duration_ns)

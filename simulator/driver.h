@@ -215,7 +215,4 @@ bool compute_mode_forbids(struct sim_card *card);
 			return fault_;                                                             \
 	} while (0)
 
-/* GPUSHARE_SIM_TRACE: one line on stderr for each call of a function that is not simulated. */
-void trace_unsupported(const char *symbol);
-
 #endif

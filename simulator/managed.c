@@ -9,6 +9,7 @@
  */
 #include "memory.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #define CPU (-1) /* CU_DEVICE_CPU */
@@ -48,6 +49,21 @@ static CUresult take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 	return CUDA_SUCCESS;
 }
 
+/* Whether a card has room for that much more and all that this process may still move there. */
+static bool fits(struct sim_card *card, uint64_t bytes)
+{
+	bool has_room;
+
+	space_take();
+	for (const struct region *region = regions; region; region = region->next)
+		bytes += region->bytes - region->counted_bytes;
+	space_drop();
+	card_lock(card);
+	has_room = card_has_room(card, bytes);
+	card_unlock(card);
+	return has_room;
+}
+
 CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	CUresult result;
@@ -66,6 +82,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 		CUDA_ERROR_INVALID_VALUE);
 	REQUIRE_NO_CAPTURE();
 	REQUIRE_NO_FAULT(context->card);
+	if (getenv("GPUSHARE_SIM_TRACE") && !fits(context->card, bytes))
+		trace("cuMemAllocManaged", "asks for more than is free");
 	return managed_take(context, bytes, pointer);
 }
 

@@ -6,13 +6,13 @@
  */
 #define CUDA_ERROR_NOT_SUPPORTED 801
 
-void trace_unsupported(const char *symbol);
+void trace(const char *symbol, const char *what);
 
 #define CUDA_SYMBOL(symbol, name, version, stream)                                                 \
 	__attribute__((weak, visibility("default"))) int symbol(void);                             \
 	int symbol(void)                                                                           \
 	{                                                                                          \
-		trace_unsupported(#symbol);                                                        \
+		trace(#symbol, "is not simulated");                                                \
 		return CUDA_ERROR_NOT_SUPPORTED;                                                   \
 	}
 #include "table/cuda.inc"

@@ -8,7 +8,6 @@
 #include "engine.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static _Atomic int initialised; /* how often nvmlInit was called more than nvmlShutdown */
@@ -145,10 +144,4 @@ uint64_t card_look(struct sim_card *card)
 		card_reap(card);
 	engine_settle(card, now);
 	return now;
-}
-
-void trace_unsupported(const char *symbol)
-{
-	if (getenv("GPUSHARE_SIM_TRACE"))
-		fprintf(stderr, "gpushare simulator: %s is not simulated\n", symbol);
 }

@@ -62,6 +62,4 @@ struct process {
  * number. */
 unsigned int processes_on(struct sim_card *card, struct process processes[SIM_PROCESSES]);
 
-void trace_unsupported(const char *symbol);
-
 #endif

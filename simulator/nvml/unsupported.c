@@ -4,13 +4,13 @@
  */
 #define NVML_ERROR_NOT_SUPPORTED 3
 
-void trace_unsupported(const char *symbol);
+void trace(const char *symbol, const char *what);
 
 #define NVML_SYMBOL(symbol, since)                                                                 \
 	__attribute__((weak, visibility("default"))) int symbol(void);                             \
 	int symbol(void)                                                                           \
 	{                                                                                          \
-		trace_unsupported(#symbol);                                                        \
+		trace(#symbol, "is not simulated");                                                \
 		return NVML_ERROR_NOT_SUPPORTED;                                                   \
 	}
 #include "table/nvml.inc"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -36,11 +37,29 @@ HOST = "a-machine-of-somebody"
 MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch", "evict", "applications"}
 
 
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+FREE = 3 << 30  # bytes: less than a quarter of a T4
+#: What can take a card away from everybody: its settings, and managed memory for which it has no
+#: room. Of sets of events a program has its own.
+TRACE = "GPUSHARE_SIM_TRACE"
+HARM = re.compile(
+    r"nvml(?!EventSet)\w*(?:Set|Reset|Clear|Create|Destroy|Modify|Remove|Freeze)\w* is"
+    r"|cuCtxResetPersistingL2Cache|asks for more than is free"
+)
+
+
+def harm(trace: Path) -> list[str]:
+    """Return what a run asked of the simulated driver that may harm others."""
+    lines = trace.read_text().splitlines() if trace.exists() else []
+    return [line for line in lines if HARM.search(line)]
+
+
 def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
     out = tmp_path / "report.md"
     parts = [part for part in PARTS if part not in LEFT_OUT]
     cards = simulator.create(tmp_path / "cards", cards=2)
     named = f'echo {HOST} >/proc/sys/kernel/hostname && exec "$@"'
+    trace = tmp_path / "trace"
     done = subprocess.run(
         [
             *("unshare", "--uts", "sh", "-c", named, "sh"),
@@ -54,12 +73,13 @@ def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
             str(out),
         ],
         cwd=ROOT,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **cards.env},
+        env={"PATH": PATH, **cards.env, TRACE: str(trace)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout
+    assert not harm(trace)
     assert HOST not in out.read_text() + out.with_suffix(".json").read_text()
     sections = json.loads(out.with_suffix(".json").read_text())["sections"]
     assert [section["title"] for section in sections] == [PARTS[part].title for part in parts]
@@ -68,6 +88,75 @@ def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
         # The simulated MPS server has no limits.
         known = "the rest of containers"
         assert part in MAY_BE_MISSING or all(name.startswith(known) for name in missing), missing
+
+
+#: Leaves so many bytes of a card free, until the end of the input.
+HOLDER = """
+import sys
+from tools.gpu.cuda import Cuda
+cuda = Cuda(sys.argv[1])
+cuda.use_context()
+cuda.allocate(cuda.free_bytes - int(sys.argv[2]))
+print("holds", flush=True)
+sys.stdin.read()
+"""
+#: `python -m tools.gpu` with the paths of managed memory alone.
+MANAGED = """
+import sys
+from tools.gpu import __main__, coverage
+coverage.ALLOCATION_PATHS = [path for path in coverage.ALLOCATION_PATHS if "managed" in path]
+assert coverage.ALLOCATION_PATHS
+sys.exit(__main__.main())
+"""
+#: What is harmful, so that it is seen to be seen.
+HARMFUL = """
+import ctypes, sys
+from tools.gpu.cuda import Cuda
+cuda = Cuda(sys.argv[1] + "/libcuda.so.1")
+cuda.use_context()
+at, size = ctypes.c_uint64(), ctypes.c_size_t(cuda.total_bytes)
+cuda.call("cuMemAllocManaged", ctypes.byref(at), size, 1)
+ctypes.CDLL(sys.argv[1] + "/libnvidia-ml.so.1").nvmlDeviceSetPersistenceMode(None, 1)
+"""
+
+
+def test_no_more_managed_memory_is_asked_for_than_others_leave(tmp_path: Path) -> None:
+    cards, libraries = simulator.create(tmp_path / "cards", "t4"), str(device_file.libraries())
+    trace, out = tmp_path / "trace", str(tmp_path / "report.md")
+    env = {"PATH": PATH, **cards.env, TRACE: str(trace)}
+    hold = [sys.executable, "-c", HOLDER, f"{libraries}/libcuda.so.1", str(FREE)]
+    measure = [sys.executable, "-c", MANAGED, "coverage", "--driver", libraries, "--out", out]
+    with subprocess.Popen(
+        hold, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"holds\n"
+        done = subprocess.run(
+            measure, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        )
+        holder.communicate()
+    assert done.returncode == 0, done.stdout
+    assert not harm(trace)
+    subprocess.run([sys.executable, "-c", HARMFUL, libraries], cwd=ROOT, env=env, check=True)
+    assert [line.split()[2] for line in harm(trace)] == [
+        "cuMemAllocManaged", "nvmlDeviceSetPersistenceMode",
+    ]  # fmt: skip
+
+
+def test_nvidia_smi_is_asked_and_sets_nothing(tmp_path: Path) -> None:
+    cards, asked, smi = (
+        simulator.create(tmp_path / "cards"),
+        tmp_path / "asked",
+        tmp_path / "nvidia-smi",
+    )
+    smi.write_text(f'#!/bin/sh\necho "$*" >>{asked}\necho 4096, 300, 3796\n')
+    smi.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{PATH}", "LD_LIBRARY_PATH": str(device_file.libraries())}
+    measure = [sys.executable, "-m", "tools.gpu", "smi", "--out", str(tmp_path / "report.md")]
+    subprocess.run(measure, cwd=ROOT, env={**path, **cards.env}, capture_output=True, check=False)
+    lines = asked.read_text().splitlines()
+    assert "" in lines
+    assert all(not line or line.startswith(("--query-", "-q ", "pmon ")) for line in lines), lines
 
 
 #: As much of CuPy as the section uses, on the driver.
@@ -126,12 +215,14 @@ def judged(
     """Return what a section says with the programs in a folder, and which rows are missing."""
     cards, out = simulator.create(tmp_path / "cards"), tmp_path / "report.md"
     driver = ["--driver", str(device_file.libraries()), "--cdi", str(cards.cdi)]
+    trace = tmp_path / "trace"
     done = subprocess.run(
         [sys.executable, *python, section, *driver, "--out", str(out)],
         cwd=ROOT,
         env={
-            "PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{tmp_path}:{PATH}",
             "PYTHONPATH": str(tmp_path),
+            TRACE: str(trace),
             "LLAMA_MODEL": "a.gguf",
             "COMFYUI": str(tmp_path),
             **cards.env,
@@ -141,6 +232,7 @@ def judged(
         check=False,
     )
     assert out.exists(), done.stdout + done.stderr
+    assert not harm(trace)
     (written,) = json.loads(out.with_suffix(".json").read_text())["sections"]
     held = {row["name"]: row["held"] for row in written["rows"] if not row["missing"]}
     missing = {row["name"]: row["missing"] for row in written["rows"] if row["missing"]}

@@ -98,7 +98,7 @@ def stack(driver: DriverPaths) -> Iterator[Stack]:
 def scenario(engine: TenantRunner, made: Stack, driver: DriverPaths) -> Iterator[ReportRow]:
     report = Report()
     MemoryScenario(
-        engine, made.cli, report, prefix="measured-", sizes=sizes(driver.total_bytes)
+        engine, made.cli, report, prefix="measured-", sizes=sizes(driver.free_bytes)
     ).run()
     yield from map(row, report.checks)
 

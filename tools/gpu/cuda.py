@@ -81,6 +81,13 @@ class Cuda:
         self.call("cuDeviceTotalMem_v2", ctypes.byref(total), self.device)
         return total.value
 
+    @property
+    def free_bytes(self) -> int:
+        """What the card of this thread's context has free."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
     def use_context(self) -> None:
         """Make the device's primary context this thread's."""
         context = ctypes.c_void_p()

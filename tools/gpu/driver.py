@@ -42,6 +42,7 @@ class DriverPaths:
     version: str
     cuda_version: int
     total_bytes: int
+    free_bytes: int
     multiprocessors: int
     named: Path | None = None
     env: dict[str, str] = field(default_factory=dict)
@@ -76,6 +77,7 @@ def find(named: Path | None = None, cdi: Path | None = None) -> DriverPaths:
         version=facts["driver_version"],
         cuda_version=facts["cuda_version"],
         total_bytes=facts["total_bytes"],
+        free_bytes=facts["free_bytes"],
         multiprocessors=facts["multiprocessors"],
         named=named,
         env=env,

@@ -20,8 +20,12 @@ GRANULE = 2 << 20
 
 
 def quota(driver: DriverPaths) -> int:
-    """Return a quota that fits the card several times: 4 GiB, on a small card a quarter of it."""
-    return min(4 * GIB, driver.total_bytes // 4 // GRANULE * GRANULE)
+    """Return a quota that fits the card several times: 4 GiB, or a quarter of a small card.
+
+    It is at most half of what is free: more managed memory than that is not refused by a driver.
+    """
+    most = min(4 * GIB, driver.total_bytes // 4, driver.free_bytes // 2)
+    return most // GRANULE * GRANULE
 
 
 def tenancy(driver: DriverPaths) -> Tenancy:

@@ -24,6 +24,7 @@ def main() -> None:
         cuda.call("cuDeviceGetUuid", raw, cuda.device)
         facts |= {"model": cuda.name, "uuid": f"GPU-{uuid.UUID(bytes=bytes(raw))}"}
         facts |= {"cuda_version": cuda.version, "total_bytes": cuda.total_bytes}
+        facts["free_bytes"] = cuda.total_bytes
         facts["multiprocessors"] = cuda.multiprocessors
     except (OSError, CudaError, AttributeError) as error:
         facts["error"] = str(error)
@@ -31,8 +32,10 @@ def main() -> None:
         pynvml.nvmlInit()
         version = pynvml.nvmlSystemGetDriverVersion()
         facts["driver_version"] = version.decode() if isinstance(version, bytes) else version
+        card = pynvml.nvmlDeviceGetHandleByUUID(str(facts.get("uuid")))
+        facts["free_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(card).free
     except pynvml.NVMLError as error:
-        facts["driver_version"] = f"unknown: {error}"
+        facts.setdefault("driver_version", f"unknown: {error}")
     sys.stdout.write(json.dumps(facts) + "\n")
 
 
