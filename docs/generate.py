@@ -292,7 +292,7 @@ def settings(
     `seen` maps each section that the schema defines separately to its first key.
     """
     seen = {} if seen is None else seen
-    for name, part in node["properties"].items():
+    for name, part in node.get("properties", {}).items():
         key, entry = f"{above}{name}", resolved(part, schema)
         default = entry.get("default")
         if "properties" in entry:

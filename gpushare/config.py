@@ -25,6 +25,7 @@ from gpushare.quota.node_settings import (
 )
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import parse_size
+from gpushare.remote_gpu import RemoteGpus, remote_gpus
 from gpushare.settings import (
     ANY,
     INTERPOSER,
@@ -155,6 +156,7 @@ class Config:
     timing: Timing = field(default_factory=Timing)
     queue: QueueLimits = field(default_factory=QueueLimits)
     oversubscribe: HostMemory = field(default_factory=HostMemory)
+    remote: RemoteGpus = field(default_factory=RemoteGpus)
 
     @property
     def socket(self) -> Path:
@@ -310,6 +312,7 @@ def parse(text: str, file: Path) -> Config:
         prices=prices(document.section(("prices",))),
         queue=_queue(document.section(("queue",))),
         oversubscribe=_host_memory(document.section(("oversubscribe",))),
+        remote=remote_gpus(document.section(("remote",))),
         evict=EvictPolicy(
             host_memory_bytes=None if evicted is None else _size(evicted),
             offline=bool(evict.get("offline", EvictPolicy.offline)),

@@ -34,6 +34,7 @@ KEPT: Final = {
     # A tenant's life
     "tenant-reserved": "A reservation was made for the container.",
     "tenant-not-allocated": "The container starts without a GPU, or is refused; the reason.",
+    "tenant-remote": "The container uses the GPU of a remote server.",
     "tenant-request-adjusted": (
         "A part of the request was not applied, or bypasses the interposer library."
     ),
@@ -190,6 +191,11 @@ KEPT: Final = {
 }
 #: Those that are in the log alone.
 _LOGGED: Final = {
+    "remote-engine-read": "A client library of a remote engine was read; its SHA-256.",
+    "remote-engine-unusable": (
+        "The client libraries of a remote engine cannot be used: containers that request it are "
+        "refused."
+    ),
     # The daemon
     "signal-received": "gpushared received a signal.",
     "priority-raise-failed": "gpushared runs at the priority of other programs.",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gpushare
+from gpushare import remote_gpu
 from gpushare.errors import ErrorCode, UserError
 from gpushare.quota.effective_request import Defaults, resolve_request
 from gpushare.quota.errors import BadValue, QuotaError, quoted
@@ -333,6 +334,8 @@ def checked(text: str, file: Path) -> ConfigDocument:
     check_schema(document)
     if not document.problems:
         _check_profiles(document)
+        for place, problem in remote_gpu.problems(document.section(("remote",))):
+            document.problem(place, problem)
         for section in (NODE, USERS, *map(of_namespace, namespaces(document))):
             check(document, section)
     if document.problems:
@@ -525,11 +528,14 @@ def _violations(error: ValidationError, place: KeyPath) -> Iterator[tuple[KeyPat
         for name in value:
             if name not in known:
                 yield (*place, name), f"unknown key; {_meant(name, known)}"
+    elif error.validator == "required":
+        assert isinstance(value, dict)
+        missing = next(name for name in part["required"] if name not in value)
+        yield place, f"requires {missing}; write e.g. {missing}: {_example(part, missing)}"
     elif "propertyNames" in error.schema_path:
-        yield (
-            (*place, str(value)),
-            f"is not a valid namespace name or pattern (* matches any part); {_fix(part)}",
-        )
+        is_namespace = place == ("namespaces",)
+        what = "namespace name or pattern (* matches any part)" if is_namespace else "name"
+        yield (*place, str(value)), f"is not a valid {what}; {_fix(part)}"
     elif part.get("format") != "size":  # those are read, below
         yield place, f"{_shown(value)} {_rule(error, part)}; {_fix(part, value)}"
 
@@ -580,6 +586,10 @@ def _fix(part: Mapping[str, Any], value: Any = None) -> str:
     if part.get("type") == "array" and "enum" in part.get("items", {}):
         return f"write a list of {', '.join(part['items']['enum'])}"
     return f"write {_type_of(part)}"
+
+
+def _example(part: Mapping[str, Any], key: str) -> Any:
+    return part["properties"][key]["examples"][0]
 
 
 def _type_of(part: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ TEXTS: Final = {
     "tenant-reserved": "reserved {memory_bytes} on card {cards}",
     "tenant-request-adjusted": "{note}",
     "tenant-not-allocated": "was not allocated a GPU: {reason}",
+    "tenant-remote": "uses the GPU of remote server {server} ({address})",
     "tenant-bound": "started as process {pid}, isolation: {isolation}",
     "tenant-adopted": "was adopted after a restart of gpushared",
     "tenant-name-refused": "goes by its ID: the name {refused_name} is the ID of another container",

@@ -15,6 +15,7 @@ from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.engine_libraries import load_engines
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
 from gpushare.daemon.freezer import Freezer
@@ -75,6 +76,7 @@ def build_node(config: Config, platform: elf.Platform) -> Node:
     """Return the machine as operators set it up; its driver is not loaded yet."""
     labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
     return Node(
+        remote=load_engines(config, platform),
         config=config.labelled(node_settings(labels)),
         platform=platform,
         overrides=Overrides(config.state_dir),

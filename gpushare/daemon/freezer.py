@@ -341,9 +341,9 @@ def is_frozen(record: TenantRecord) -> bool:
 
 
 def runs_unbound(record: TenantRecord) -> bool:
-    """Whether something runs in the container of a reservation."""
+    """Whether something runs in a container that is not bound: reserved, or with a remote GPU."""
     return (
-        record.state == "reserved"
+        record.state != "bound"
         and bool(record.cgroup)
         and Cgroups.mounted().is_populated(record.cgroup)
     )

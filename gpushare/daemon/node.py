@@ -16,6 +16,7 @@ from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.mps_state import MpsCards
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.users import HostUsers
+from gpushare.daemon.engine_libraries import EngineLibraries
 from gpushare.daemon.placement.model import Card, Links
 from gpushare.daemon.policy import CHOICES, Choice
 from gpushare.daemon.store.record import TenantRecord
@@ -81,6 +82,7 @@ class Node:
     scheduler_fault: str = ""  # why not, or for which tenant not
     mps: MpsCards = field(default_factory=MpsCards)
     users: HostUsers = field(default_factory=HostUsers)
+    remote: Mapping[str, EngineLibraries] = field(default_factory=dict)  # by the engine's name
     _libraries: Path = Path("/")  # where `config.libraries` led last
 
     @property

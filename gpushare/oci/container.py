@@ -176,6 +176,26 @@ def whole(
     )
 
 
+def remote(
+    engine: DriverFiles,
+    platform: Platform,
+    env: Mapping[str, str],
+    *,
+    rootfs: Rootfs,
+    searched: Sequence[str],
+) -> ContainerEdits:
+    """Return what a container with a remote GPU gets: the engine's libraries, and no device.
+
+    The two of the driver's names go over every name by which it is found. The others are those that
+    they need: the container gets one that its image does not have.
+    """
+    places = loader.Places(rootfs, platform, engine, searched)
+    others = places.missing([one for one in engine.libraries if not one.is_filtered])
+    mounts = _mounts((*places.driver(engine.libraries), *places.libraries(others)))
+    names = (CUDA, "libcuda.so", NVML, *(library.soname for library in others))
+    return ContainerEdits(Edits(env, mounts), places.cache_entries(names))
+
+
 def binding_hook(program: str, socket: str, key: str) -> Hook:
     """Return the hook that tells gpushared the container's process.
 

@@ -115,6 +115,19 @@ class Places:
             for library in libraries
         ]
 
+    def missing(self, libraries: Sequence[Library]) -> list[Library]:
+        """Return those of `libraries` that the image does not have in the loader's directories.
+
+        An empty file is the mount point of an earlier start.
+        """
+        plain = [path.removeprefix("/usr") for path in self._directories]
+        folders = dict.fromkeys((*self._directories, *plain))
+        return [
+            library
+            for library in libraries
+            if not any(self._rootfs.head(f"{path}/{library.soname}", 1) for path in folders)
+        ]
+
     def cache_entries(self, names: Sequence[str]) -> tuple[CacheEntry, ...]:
         """Return the entries of the loader's cache for `names` in the primary directory."""
         return tuple(CacheEntry(name, f"{self.primary}/{name}") for name in dict.fromkeys(names))

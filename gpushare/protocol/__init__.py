@@ -27,7 +27,7 @@ ignores. It removes none and gives none another meaning.
 A ticket ends with the process that took it. `open` with a `ticket`, its secret, takes over what was
 granted to it.
 
-`marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
+`marker` is "strong" or "weak"; `mode` is "none", "shared", "exclusive" or "remote".
 
 A request with half of a surrogate pair in a key or text is `invalid`.
 

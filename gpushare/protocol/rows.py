@@ -278,7 +278,7 @@ class TenantRow(_Class):
     state: str  # reserved | bound | none (with all=True: no GPU requested)
     policy: str  # its own
     priority: int  # among offline tenants, 0 is served first
-    isolation: str  # driver | interposer | audited | advisory | exclusive | mps
+    isolation: str  # driver | interposer | audited | advisory | exclusive | mps | remote
     interventions: list[Intervention]  # it runs while there is none but stop
     created: float
     idle_since: float | None  # None: not idle by idle of gpushare.yaml

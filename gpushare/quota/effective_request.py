@@ -10,6 +10,7 @@
 | cores, no memory | refused, unless the node has a default |
 | memory and cores | policy fixed-share, unless the node has another default |
 | cores 100 | whole cards |
+| remote | the GPU of that server, and nothing of this node |
 | both forms of memory | refused |
 """
 
@@ -24,6 +25,7 @@ from gpushare.quota.keys import from_record, request_from
 from gpushare.quota.node_settings import PLACEMENT, POLICY, NodeSetting
 from gpushare.quota.request import (
     PROFILE,
+    REMOTE,
     EngineCards,
     Layer,
     Percent,
@@ -38,7 +40,7 @@ from gpushare.quota.request import (
 )
 from gpushare.quota.size import exact_size
 
-SharingMode: TypeAlias = Literal["none", "shared", "exclusive"]
+SharingMode: TypeAlias = Literal["none", "shared", "exclusive", "remote"]
 
 DEFAULT_PRIORITY: Final = 5  # of 0 to 9: a request without one is in the middle
 
@@ -78,7 +80,7 @@ class Defaults:
 
         `has_cards`: the spec has cards before any request.
         """
-        if not layer and not has_cards:
+        if REMOTE in layer or not (layer or has_cards):
             return
         if self.placement is not None:
             _put(layer, "placement", self.placement, self.placement)
@@ -143,6 +145,10 @@ def resolve_request(
         return EffectiveRequest(
             "none", _why_none(visible, request.notes), count=0, notes=request.notes
         )
+    if request.remote is not None:
+        _refuse_beside_remote(request, cards)
+        why = f"the GPU of {request.remote}, a server of remote in gpushare.yaml"
+        return EffectiveRequest("remote", why, count=0, notes=request.notes)
     _refuse_contradictions(request, cards)
     which = _which(request, cards)
     if request.cores == 100:
@@ -179,6 +185,20 @@ def _why_none(visible: str | None, notes: tuple[str, ...]) -> str:
     if visible is not None:
         return f"NVIDIA_VISIBLE_DEVICES={quoted(visible)} alone requests no GPU; to get one, {ADD}"
     return f"{NOTHING_REQUESTED}; to get one, {ADD}"
+
+
+def _refuse_beside_remote(request: QuotaRequest, cards: EngineCards | None) -> None:
+    """Refuse a request for a part of this node beside one for a remote GPU."""
+    remote = request.requested[REMOTE].source
+    for key in request.requested:
+        if key != REMOTE:
+            rule = (
+                f"conflicts with {remote}: the quota of a remote GPU is set where its server runs"
+            )
+            raise request.refuse(key, rule, "remove it, and set it for the server there")
+    if cards is not None:
+        rule = f"conflicts with {cards.source}: a container has no cards beside a remote GPU"
+        raise request.refuse(REMOTE, rule, "keep one of the two")
 
 
 def _refuse_contradictions(request: QuotaRequest, cards: EngineCards | None) -> None:

@@ -14,6 +14,7 @@ from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.request import (
     IDLE_AFTER,
     PROFILE,
+    REMOTE,
     TIME_LIMIT,
     Diagnostic,
     Layer,
@@ -542,6 +543,15 @@ KEYS: Final[Mapping[str, Key]] = {
             smaller,
             "Time after which the container is stopped, counted from its start: SIGTERM, and "
             "SIGKILL 30 seconds later. gpushared warns before.",
+        ),
+        Key(
+            REMOTE,
+            "remote",
+            parse_name,
+            unchanged,
+            "A server of another machine (remote.servers in gpushare.yaml). The container uses its "
+            "GPU instead of a card of this node. No other key may be set beside it: the quota is "
+            "set where the server runs.",
         ),
     )
 }

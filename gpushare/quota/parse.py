@@ -35,6 +35,7 @@ from gpushare.quota.keys import (
 from gpushare.quota.request import (
     IDLE_AFTER,
     PROFILE,
+    REMOTE,
     TIME_LIMIT,
     VISIBLE_DEVICES,
     Diagnostic,
@@ -363,6 +364,7 @@ _NEVER_ENLARGE: Final = frozenset(
         IDLE_AFTER,
         TIME_LIMIT,
         PROFILE,
+        REMOTE,  # resolve_request refuses it beside any other
     }
 )
 _MODEST: Final = {"class": "offline", "oversubscribe": "none"}

@@ -94,6 +94,7 @@ def requests_whole_cards(layer: Layer, *, has_cards: bool = False) -> bool:
     return names_cards and not requests_memory(layer)
 
 
+REMOTE: Final = "remote"
 IDLE_AFTER: Final = "idle-after"
 TIME_LIMIT: Final = "time-limit"
 #: Keys of compute, which say how a container shares a card with others.
@@ -182,6 +183,7 @@ class QuotaRequest:
     backend: str | None = None
     idle_after_seconds: int | None = None
     time_limit_seconds: int | None = None
+    remote: str | None = None
     requested: Mapping[str, RequestedValue] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     before_operator: Mapping[str, RequestedValue] = field(default_factory=dict)

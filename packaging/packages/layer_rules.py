@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from gpushare.daemon.limits import EXCLUSIVE, UNSUPPORTED
 from gpushare.quota.effective_request import ADD, SHARES
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, SHORT_POLICIES
+from gpushare.quota.request import REMOTE
 from gpushare.quota.request_policy import CONFLICT, SET_BY_PROFILE
 
 from .policy_text import quantity, refusal, text
@@ -63,6 +64,14 @@ CONTRADICTIONS: Final = (
         refusal(*CONFLICT),
     ),
     Rule(
+        REMOTE,
+        f"?{REMOTE} && ({' || '.join(f'?{key}' for key in KEYS if key != REMOTE)})",
+        refusal(
+            "conflicts with the other keys: the quota of a remote GPU is set where its server runs",
+            "remove them, and set them for the server there",
+        ),
+    ),
+    Rule(
         "memory-limit", _BELOW, '": below memory " + $memory + ". Write " + $memory + " or more."'
     ),
     Rule(
@@ -80,7 +89,9 @@ CONTRADICTIONS: Final = (
     ),
 )
 _OPTIONS: Final = [
-    name for name in KEYS if name not in {*SET_BY_PROFILE[:4], "profile", "count", "devices"}
+    name
+    for name in KEYS
+    if name not in {*SET_BY_PROFILE[:4], "profile", "count", "devices", REMOTE}
 ]
 #: Requests that a node refuses if it has no `defaults` of memory and cores.
 INCOMPLETE: Final = (

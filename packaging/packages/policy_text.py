@@ -22,6 +22,7 @@ FORMS: Final = {
     "devices": (CARD, BAD_CARD),
     "compute-capability": (CAPABILITY, BAD_CAPABILITY),
     "profile": (parse_name.pattern, parse_name.error),
+    "remote": (parse_name.pattern, parse_name.error),
     "idle-after": (parse_duration.pattern, parse_duration.error),
     "time-limit": (parse_duration.pattern, parse_duration.error),
     "oversubscribe": (parse_oversubscription.pattern, parse_oversubscription.error),

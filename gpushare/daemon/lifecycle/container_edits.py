@@ -105,25 +105,17 @@ class ContainerEditor:
 
     def _with_volumes(self, edits: Edits) -> Edits:
         """Return `edits` with the filters over libraries of volumes that programs find first."""
-        bound = {mount.get("destination") for mount in self._original.entries("mounts")}
-        if not self._record.shared or bound <= _OF_ENGINES:
+        if not self._record.shared:
             return edits
-        engines = container.engine_mounts(self._original, self._image)
-        paths = container.single_libraries(self._searched, engines, self._image)
-        folders = container.volume_folders(self._searched, engines, self._image)
-        if folders:
-            found = find_libraries([(folder.source, folder.path) for folder in folders])
-            if found is None:
-                self._keep([_NO_ANSWER])
-            paths += [f"{folders[number].destination}{path}" for number, path in found or ()]
-        mounts = container.covered(self._filters, dict.fromkeys(paths))
-        return replace(edits, mounts=(*edits.mounts, *mounts))
+        covered, notes = cover_volumes(
+            edits, self._original, self._image, self._filters, lambda: self._searched
+        )
+        self._keep(notes)
+        return covered
 
     @cached_property
     def _searched(self) -> tuple[str, ...]:
-        process = self._original.at("process") or {}
-        directory = process.get("cwd") or "/"
-        return search_path.searched(self._original.variables, str(directory), self._image)
+        return searched(self._original, self._image)
 
     def _edits_of_image(self) -> Edits:
         node, image, prepared = self._node, self._image, self._state.prepared_images
@@ -414,6 +406,38 @@ class DriverFileChoice:
     wanted: frozenset[str]  # the capabilities of whole cards
     extra: frozenset[str]  # those of a share, past the interposer library
     is_plain: bool = False  # nothing is noted of the container, and it has no driver of its own
+
+
+def searched(original: Spec, rootfs: Rootfs) -> tuple[str, ...]:
+    """Return the folders in which the programs of a container look for libcuda first."""
+    process = original.at("process") or {}
+    directory = process.get("cwd") or "/"
+    return search_path.searched(original.variables, str(directory), rootfs)
+
+
+def cover_volumes(
+    edits: Edits,
+    original: Spec,
+    rootfs: Rootfs,
+    filters: loader.Filters,
+    searched_first: Callable[[], Sequence[str]],
+) -> tuple[Edits, tuple[str, ...]]:
+    """Return `edits` with `filters` over the libraries of volumes that programs find, and notes."""
+    bound = {mount.get("destination") for mount in original.entries("mounts")}
+    if bound <= _OF_ENGINES:
+        return edits, ()
+    notes: tuple[str, ...] = ()
+    engines = container.engine_mounts(original, rootfs)
+    directories = searched_first()
+    paths = container.single_libraries(directories, engines, rootfs)
+    folders = container.volume_folders(directories, engines, rootfs)
+    if folders:
+        found = find_libraries([(folder.source, folder.path) for folder in folders])
+        if found is None:
+            notes = (_NO_ANSWER,)
+        paths += [f"{folders[number].destination}{path}" for number, path in found or ()]
+    mounts = container.covered(filters, dict.fromkeys(paths))
+    return replace(edits, mounts=(*edits.mounts, *mounts)), notes
 
 
 def _filters(libraries: Path) -> loader.Filters:

@@ -12,7 +12,8 @@ does only what needs the ledger. Creates of one container come one after another
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -24,6 +25,7 @@ from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.lifecycle import (
     container_edits,
     release,
+    remote,
     scheduled,
 )
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
@@ -64,8 +66,10 @@ from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refus
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import (
+    REMOTE,
     QuotaRequest,
     RequestedValue,
+    to_record,
 )
 from gpushare.quota.request_policy import ResolvedRequest
 
@@ -125,7 +129,9 @@ class ContainerRequest(ResolvedRequest):
 def create(
     bundle: NewContainer, state: DaemonState, room: RoomForStarts, servers: MpsSupervisor
 ) -> dict[str, Any]:
-    """Give the container what it requests: `{"mode": "none" | "shared" | "exclusive", "key": ...}`.
+    """Give the container what it requests: `{"mode": MODE, "key": ...}`.
+
+    MODE is "none", "shared", "exclusive" or "remote".
 
     QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError, CreateAbandoned,
     ReservationLost, MpsRefused: it gets nothing, and the bundle is as it was.
@@ -181,6 +187,8 @@ class _Creation:
                 f"container {bundle.identity} requests a GPU, and a checkpoint has no state of the "
                 "driver. Create the container instead."
             )
+        if request.effective.kind == REMOTE:
+            return self._remote(request)
         applicant = self._applicant(request)
 
         def reserve_now() -> TenantRecord:
@@ -246,16 +254,19 @@ class _Creation:
             )
         grant = scheduled.find_grant(original, pod, node, self._ledger, bundle.check)
         overrides = node.overrides.of(self._record.settings_key)
+        variables: Mapping[str, str] = original.variables
+        if node.driver is None:
+            variables = node.config.remote.across_nodes(variables)
         parsed = parse_spec_request(
             self._annotations,
-            original.variables,
+            variables,
             of_pod=sandbox_annotations(self._annotations, bundle.path),
             cards=placed.cards,
             terms_of=node.config.terms_of,
             operator={key: text for key, text in overrides.items() if key in KEYS},
             scheduled=None if grant is None else grant.request,
         )
-        if parsed.quota.requested or bundle.marker == STRONG:
+        if parsed.quota.remote is None and (parsed.quota.requested or bundle.marker == STRONG):
             node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
         quota, effective = scheduled.effective_request(
             parsed, grant, node.config.kubernetes_mode, in_pod=self._in_pod
@@ -285,6 +296,35 @@ class _Creation:
         if ticket is not None:
             self._room.queue.note_start(ticket)
         return record
+
+    def _remote(self, request: ContainerRequest) -> dict[str, Any]:
+        """Give the container an engine's libraries; nothing of this node is reserved."""
+        bundle, original, state = self._bundle, self._original, self._state
+        gpu = remote.find(request.quota, self._node)
+        state.in_start(lambda: release_earlier(self._record, state))
+        with closing(ImageView(bundle.rootfs_fd)) as image:
+            changes, notes = gpu.edits(original, image, self._node)
+        known = self._applicant(request).record
+        record = replace(
+            known if known.cgroup else self._record,  # else only its bundle says when it ends
+            isolation=REMOTE,
+            why=gpu.why,
+            quota=to_record(request.quota.requested),
+            notes=truncated_notes((*request.effective.notes, *notes)),
+            created=time.time(),
+        )
+        bundle.check()
+        spec.store(bundle.bundle_fd, edits.apply(original, changes), self._loaded)
+        state.in_start(lambda: self._ledger.add(record))
+        log(
+            "tenant-remote",
+            **record.identity,
+            server=gpu.name,
+            address=gpu.server.address,
+            notes=record.notes,
+            pod=record.of_pod,
+        )
+        return {"mode": REMOTE, "key": bundle.key}
 
     def _nothing(self, wanted: Spec, effective: EffectiveRequest | None) -> dict[str, Any]:
         """Take out what an earlier start put in, and note why the container got no GPU."""

@@ -381,6 +381,9 @@ def refuse_for_user(request: ResolvedRequest, *, rootless: bool) -> None:
     """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
     if request.effective.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if request.effective.kind == "remote":
+        fix = "request it for a container, by annotation or variable"
+        raise request.quota.refuse("remote", "is not for gpushare run", fix)
     if request.is_whole and rootless:
         # gpushare could not keep others off the card, and would refuse the card to all of them.
         raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")

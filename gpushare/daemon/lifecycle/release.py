@@ -82,7 +82,10 @@ def kill_abandoned_init(record: TenantRecord) -> None:
 
 
 def sweep_refusals(state: DaemonState) -> threading.Event:
-    """Release containers that got no GPU and are no more: their bundles have gone with them.
+    """Release containers without a part of this node that are no more.
+
+    The bundles of most have gone with them. Of one with a remote GPU, the maker and the cgroup say
+    it too: podman keeps a bundle as long as the container.
 
     A bundle may be on a file system that never answers, so neither the decide thread looks there,
     nor more than one other thread. The event that is returned is set when they are released.
@@ -95,7 +98,12 @@ def sweep_refusals(state: DaemonState) -> threading.Event:
         try:
             records = state.ledger.entries.values()
             refusals = [record for record in records if record.state == "none"]
-            stale = [record for record in refusals if not Path(record.bundle).is_dir()]
+            stale = [
+                record
+                for record in refusals
+                if not Path(record.bundle).is_dir()
+                or (is_abandoned(record) and not runs_unbound(record))
+            ]
         finally:
             state.sweeping.release()
         if stale:

@@ -276,7 +276,8 @@ def effective_request(
     requests what it likes. A pod's request for compute alone refines what the scheduler allocated
     to another of its containers: this one gets nothing.
     """
-    if grant is not None or not in_pod or mode == "annotations":
+    is_remote = parsed.quota.remote is not None
+    if grant is not None or not in_pod or mode == "annotations" or is_remote:
         return parsed.quota, parsed.effective()
     if parsed.cards is not None:
         raise of_another_mode(parsed.cards.source, None, "annotations", mode)

@@ -16,6 +16,7 @@ from typing import Final
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.core.log import log
+from gpushare.daemon.engine_libraries import load_engines
 from gpushare.daemon.limits import CardAccounts
 from gpushare.daemon.node import Node, Overrides
 from gpushare.daemon.placement.model import MOST_NAMED
@@ -75,6 +76,7 @@ def reload_config(state: DaemonState) -> list[str]:
         kind = InvalidFile if isinstance(error, ConfigError) else NotReloaded
         raise kind(state.node.config_fault) from error
     state.node.config, state.node.config_fault = new, ""
+    state.node.remote = load_engines(new, state.node.platform)
     log("config-reloaded", changed=changed)
     if "system_reserved" in changed and state.node.driver is not None:
         state.limits.update()

@@ -239,10 +239,15 @@ class Operations:
     # --- tenants ---
 
     def tenants(self, everything: bool) -> ControlReply:
-        if everything:  # also those that got no GPU, but for those that are no more
+        # Also those that got no GPU, but for those that are no more.
+        ledger = self._state.ledger
+        if everything or any(record.is_remote for record in ledger.entries.values()):
             release.sweep_refusals(self._state).wait(_SWEEP_SECONDS)
-        entries = self._state.ledger.entries.values()
-        records = [record for record in entries if everything or record.state != "none"]
+        records = [
+            record
+            for record in ledger.entries.values()
+            if everything or record.state != "none" or record.is_remote
+        ]
         named = tenant_names.with_names(records, self._state)
         lookups = StatusLookups(self._state.node, self._state.ledger)
         return (tenant_status(record, self._state, lookups) for record in named), {}

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 from gpushare.daemon.policy import policy_on, reserved_cores
 from gpushare.protocol.rows import TenantPod
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
-from gpushare.quota.request import SCHEDULED, RequestRecord
+from gpushare.quota.request import REMOTE, SCHEDULED, RequestRecord
 
 TenantState = Literal["reserved", "bound", "none"]
 
@@ -152,6 +152,11 @@ class TenantRecord:
     def shared(self) -> bool:
         """Whether it has pages and an interposer library."""
         return bool(self.allocations) and not self.allocations[0].whole
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it uses the GPU of a remote server, and has no allocation here."""
+        return self.isolation == REMOTE
 
     @property
     def is_off_card(self) -> bool:

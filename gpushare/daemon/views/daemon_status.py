@@ -99,6 +99,8 @@ def _warnings(state: DaemonState) -> Iterator[str]:
             "--privileged"
         )
     yield from _claims_without_containers(node, ledger)
+    for name, engine in node.remote.items():
+        yield engine.fault and f"remote engine {name}: {engine.fault}"
     yield node.scheduler_fault
     if state.history is not None and state.history.fault:
         yield f"events are not stored: {state.history.fault}"

@@ -178,7 +178,7 @@ ORIONX: Final = Dialect(
         env.option(
             "ORION_CROSS_NODE",
             "1: use cards of other nodes too.",
-            instead="nothing: gpushare allocates cards of this node only",
+            instead="GPUSHARE_REMOTE; 1 means that if the node has no cards and one server",
         ),
         env.record("ORION_GROUP_ID", "Owner of the vGPUs."),
     ),

@@ -93,7 +93,7 @@ VALUES = {
               "1h30m"]
         if isinstance(key.parse, Duration)
         else ["small", " small ", "Small", "-x", "a b", ""]
-        if name == "profile"
+        if name in {"profile", "remote"}
         else [">=8.0", "8.0+", "> 7.5,<=9.0", "=8.9", ">=8.0,>=8.0", "8.0", ">=8", "sm_80", ""]
         if name == "compute-capability"
         else ["4GiB", "8g", "2048 MiB", "1.5GiB", "512m", "1024B", "4", "4G", "4GB", "4gB", "0",
@@ -117,6 +117,7 @@ def test_a_value_is_refused_where_a_node_refuses_it() -> None:
 #: Annotations, and what of the node's message the policy's has not.
 MESSAGES: tuple[tuple[dict[str, str], str], ...] = (
     ({"memory": "4Q"}, ""),
+    ({"remote": "Lab"}, ""),
     ({"memory": "4"}, ""),
     ({"memory": "0"}, ""),
     ({"container.train.cores": "0"}, ""),

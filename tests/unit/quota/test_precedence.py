@@ -44,8 +44,8 @@ VALUES = {
     "idle-after": ("90s", "2h"),
     "time-limit": ("30m", "8h"),
 }
-#: A profile stands for some of these (test_effective_request.py).
-assert set(VALUES) == set(KEYS) - {"profile"}
+#: A profile stands for some of these (test_effective_request.py), and a remote GPU excludes all.
+assert set(VALUES) == set(KEYS) - {"profile", "remote"}
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,8 @@ SPELLED: dict[str, tuple[str, object]] = {
 
 
 def test_every_key_is_read_from_annotations_and_from_env() -> None:
-    assert set(SPELLED) == set(KEYS) - {"profile"}  # which stands for some of them
+    # A profile stands for some of them, and a remote GPU excludes all of them.
+    assert set(SPELLED) == set(KEYS) - {"profile", "remote"}
     for asked in (
         parse_request({KEYS[name].annotation: text for name, (text, _) in SPELLED.items()}, {}),
         parse_request({}, {KEYS[name].env: text for name, (text, _) in SPELLED.items()}),
