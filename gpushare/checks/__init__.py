@@ -269,6 +269,14 @@ def check_configuration(file: Path | None) -> Iterator[Check]:
         yield from (Check("fail", f"configuration: {line}") for line in str(error).splitlines())
         return
     yield Check("ok", f"configuration: {loaded.file or 'no file, using defaults'}")
+    for name, server in loaded.remote.servers.items():
+        if not server.is_local:
+            yield Check(
+                "warn",
+                f"remote server {name}: gpushare does not encrypt the connection to "
+                f"{server.address}, nor know who may use that server",
+                "see docs/how-to/use-a-remote-gpu.md for TLS with client certificates",
+            )
     if loaded.cdi is None:
         return
     try:
@@ -285,6 +293,14 @@ def check_configuration(file: Path | None) -> Iterator[Check]:
         )
     else:
         yield Check("ok", f"CDI spec {loaded.cdi}")
+
+
+def has_remote_servers(file: Path | None) -> bool:
+    """Whether the configuration has servers of remote GPUs."""
+    try:
+        return bool(config.load(file).remote.servers)
+    except settings.ConfigError:
+        return False  # `check_configuration` reports the error
 
 
 def is_simulated(file: Path | None) -> bool:
@@ -321,8 +337,11 @@ def check_orphaned_scheduler(run_dir: Path, listeners: Path) -> Iterator[Check]:
         )
 
 
-def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
-    """Check the driver as the daemon reports it, or otherwise its installed files."""
+def check_driver(status: DaemonStatus | None, *, required: bool = True) -> Iterator[Check]:
+    """Check the driver as the daemon reports it, or otherwise its installed files.
+
+    It is not `required` on a node whose containers use remote GPUs.
+    """
     if status is not None and status["driver_version"]:
         kind = "simulated driver" if status["simulated"] else "driver"
         text = f"{kind} {status['driver_version']}, CUDA {status['cuda_version']}"
@@ -333,7 +352,7 @@ def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
     try:
         installed = driver.find()
     except driver.DriverMissing as error:
-        yield Check("fail", f"driver: {error}")
+        yield Check("fail" if required else "ok", f"driver: {error}")
         return
     told = status is not None and status["driver_version"]
     if not told:

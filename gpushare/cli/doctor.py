@@ -17,6 +17,7 @@ import gpushare
 from gpushare import checks, config
 from gpushare.checks import Check, kubernetes
 from gpushare.cli import session as shared
+from gpushare.cli.status import is_remote
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.engines import ENGINES
@@ -122,7 +123,7 @@ def run_checks(client: Client) -> Iterator[Check]:
     if status is None and checks.is_simulated(file):
         yield Check("ok", "simulated driver: as configured")
     else:
-        yield from checks.check_driver(status)
+        yield from checks.check_driver(status, required=not checks.has_remote_servers(file))
     yield from checks.check_placeholders()
     yield from checks.check_configuration(file)
     copies = checks.used_installation(status)
@@ -207,6 +208,6 @@ def _cgroups(layout: str) -> Check:
 
 def _without_gpu(client: Client) -> Iterator[Check]:
     for tenant in client.tenants(everything=True):
-        if tenant["state"] == "none":
+        if tenant["state"] == "none" and not is_remote(tenant):
             name = tenant["name"] or tenant["id"][:12]
             yield Check("warn", f"container {name} has no GPU", tenant["reason"])

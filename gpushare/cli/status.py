@@ -239,7 +239,9 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     ISOLATION is how the quota is enforced: driver (by a limit in the NVIDIA driver, and the
     interposer library), interposer, audited (the container has video or graphics, which bypass the
     interposer library and are charged later), exclusive (a whole card, without a quota), mps (by
-    the card's MPS server), or advisory (a host process, which can bypass its quota).
+    the card's MPS server), or advisory (a host process, which can bypass its quota). For a
+    container with a remote GPU, it is the server, and CORES is since when. Its quota and figures
+    are on the server's node.
 
     On a terminal that is too narrow, columns are left out in this order, and the last line names
     them: THROTTLED, POLICY, CARD, CORES. If that does not suffice, the longest texts are shortened.
@@ -283,20 +285,22 @@ def _render(
     waiting: Sequence[QueueEntry] = (),
 ) -> str:
     """Return the table, with a row for each container and card, and the messages below it."""
+    remote = [tenant for tenant in tenants if is_remote(tenant)]
     granted = [tenant for tenant in tenants if tenant["state"] != "none"]
     rows = [
         row(tenant, card) + (_wide(tenant, card) if wide else ())
         for tenant in granted
         for card in tenant["cards"]
     ]
-    owners = [tenant for tenant in granted for _ in tenant["cards"]]
+    rows += [_remote_row(tenant) + (("-",) * len(WIDE) if wide else ()) for tenant in remote]
+    owners = [tenant for tenant in granted for _ in tenant["cards"]] + remote
     headings = (*PS_HEADINGS, *WIDE) if wide else PS_HEADINGS
     if any(tenant["ends_at"] is not None for tenant in granted):
         headings = (*headings, ENDS)
         rows = [(*cells, _ends(tenant)) for cells, tenant in zip(rows, owners, strict=True)]
     dropped = None if wide else PS_DROPPED
     lines = [terminal_table(headings, rows, dropped, colour)] if rows else []
-    without = [tenant for tenant in tenants if tenant["state"] == "none"]
+    without = [tenant for tenant in tenants if tenant["state"] == "none" and tenant not in remote]
     messages = [warning for tenant in granted for warning in tenant["warnings"]]
     messages += [f"{tenant_name(tenant)} has no GPU: {tenant['reason']}" for tenant in without]
     if everything:
@@ -308,6 +312,17 @@ def _render(
         lines.append("")
     lines += map(printable, messages)
     return "\n".join(lines)
+
+
+def is_remote(tenant: TenantStatus) -> bool:
+    """Whether a container uses the GPU of a remote server, and nothing of this node."""
+    return tenant["isolation"] == "remote"
+
+
+def _remote_row(tenant: TenantStatus) -> tuple[str, ...]:
+    """Return the cells of a container with a remote GPU, whose figures its server's node has."""
+    since = f"since {local_time(tenant['created'])}"
+    return (tenant_name(tenant), "-", "-", since, "-", "-", tenant["reason"])
 
 
 def row(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:

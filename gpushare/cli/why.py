@@ -53,7 +53,8 @@ def command(session: Session, container: str) -> None:
 
 def _blocks(report: Why) -> Iterator[list[str]]:
     if not report["cards"]:
-        none = f"has no GPU: {report['reason']}" if report["state"] == "none" else NO_DRIVER
+        where = " of this node" if report["isolation"] == "remote" else ""
+        none = f"has no GPU{where}: {report['reason']}" if report["state"] == "none" else NO_DRIVER
         yield [printable(f"{report['name']} {none}")]
         return
     for card in report["cards"]:

@@ -330,6 +330,8 @@ def _share(effective: Mapping[str, Any]) -> str:
             if not effective["why"].startswith("no GPU")
             else effective["why"]
         )
+    if effective["kind"] == "remote":
+        return str(effective["why"])
     count = effective["count"]
     cards = _counted(count)
     if effective["kind"] == "exclusive":

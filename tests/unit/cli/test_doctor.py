@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +22,7 @@ from gpushare.host import cgroups, driver, init_system
 from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
+from gpushare.remote_gpu import RemoteGpus, RemoteServer
 from gpushare.settings import ConfigError, ConfigProblem
 from gpushare.setup import InstallRecord, low_level_runtime
 
@@ -317,6 +319,20 @@ def test_the_driver_s_own_files_are_checked(
     assert "CUDA 13.0, 0 cards; see nvidia-smi" in cli("doctor").output
     daemon.answers["status"] = [{"ok": True, **STATUS, "cards": 0, "unified_cards": [{}]}]
     assert "CUDA 13.0, 0 cards; with unified memory, which" in cli("doctor").output
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_remote_server_beyond_loopback_gets_a_warning_and_no_driver_is_required(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = {name: RemoteServer(f"{name}:14833", "e") for name in ("127.0.0.1", "[fd00::5]")}
+    monkeypatch.setattr(config, "load", lambda _: Config(remote=RemoteGpus(servers=servers)))
+    monkeypatch.setattr(driver, "find", Mock(side_effect=DriverMissing("there is none")))
+    daemon.answers["status"] = [{"ok": True, **STATUS, "driver_version": ""}]
+    output = cli("doctor").output
+    assert "warn  remote server [fd00::5]: gpushare does not encrypt the connection" in output
+    assert "remote server 127.0.0.1" not in output
+    assert "ok    driver: there is none" in output
 
 
 @pytest.mark.parametrize(

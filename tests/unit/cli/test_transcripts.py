@@ -58,6 +58,13 @@ UNIFIED: Final = {
 NOTED = {"notes": ["not given: video"], "warnings": ["train on card 0: work bypasses the gate"]}
 NONE: Final[Any] = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", pid=0)
 NONE.update(cards=[], processes=[], quota={}, policy="", isolation="")
+REMOTE: Final = {
+    **NONE,
+    "name": "vllm",
+    "isolation": "remote",
+    "reason": "remote server lab (10.0.0.5:14833)",
+    "created": AT,
+}
 BURST: Final = {"burst_limit_bytes": 8 * GIB, "limit_bytes": 6 * GIB, "over_limit_bytes": 0}
 
 
@@ -160,6 +167,7 @@ def shown_status() -> Iterable[Scene]:
         ("queue",),
     )
     yield Scene({"tenants": rows(), "queue": rows(waiting())}, ("ps",))
+    yield Scene({"tenants": rows(tenant("train", 3.9, 4), REMOTE)}, ("ps", "ps --wide"))
     states: tuple[dict[str, Any], ...] = (
         {"used": 5, **BURST, **NOTED},
         {"used": 5, "oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB},
