@@ -26,7 +26,7 @@ from gpushare.remote_gpu import RemoteEngine, RemoteServer
 
 
 @dataclass(frozen=True)
-class RemoteGpu:
+class RemoteAccess:
     """The remote GPU that a container requests, by the name of its server."""
 
     name: str
@@ -59,7 +59,7 @@ class RemoteGpu:
         return edits, (*placed.notes, *notes)
 
 
-def find(quota: QuotaRequest, node: Node) -> RemoteGpu:
+def find(quota: QuotaRequest, node: Node) -> RemoteAccess:
     """Return the remote GPU of a request; QuotaError where it cannot be had."""
     name, source = str(quota.remote), str(quota.requested[REMOTE].source)
     server = node.config.remote.server(name, source)
@@ -69,7 +69,7 @@ def find(quota: QuotaRequest, node: Node) -> RemoteGpu:
     elif not loaded.is_unchanged:
         why = "a library has changed since gpushared read it"
     else:
-        return RemoteGpu(name, server, node.config.remote.engines[server.engine], loaded.files)
+        return RemoteAccess(name, server, node.config.remote.engines[server.engine], loaded.files)
     raise quota.refuse(
         REMOTE,
         f"the engine {server.engine} of this server cannot be used on this node: {why}",
