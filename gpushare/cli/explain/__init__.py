@@ -113,7 +113,7 @@ def _explain_file(session: Session, path: str, file: Path | None, model: ModelFo
         path,
         file or session.config_file(),
         is_named=file is not None,
-        cards=_cards(session),
+        cards_of=lambda: _cards(session),
         model=model,
     )
     others = [] if path == STDIN or path.endswith(_SUFFIXES) else knowledge.find_entries(path)

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import yaml
 
@@ -34,7 +34,7 @@ from gpushare.quota.request import REFINING_KEYS
 from gpushare.quota.size import exact_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpushare.client import Client
     from gpushare.compatibility.model import ModelFormats
@@ -70,6 +70,9 @@ _NO_CLASS: Final = (
 )
 
 
+CardsOfNode: TypeAlias = "Callable[[], tuple[CardFacts, ...]]"
+
+
 @dataclass(frozen=True)
 class NodePolicy:
     """The configuration of this machine and its source."""
@@ -85,21 +88,22 @@ def explain_manifest(
     *,
     is_named: bool = True,
     text: str | None = None,
-    cards: tuple[CardFacts, ...] = (),
+    cards_of: CardsOfNode = tuple,
     model: ModelFormats = (),
 ) -> dict[str, Any]:
     """Return the explanation of the manifest at `path`, by container, for a node with `file`.
 
     `file` None is the default configuration file. A file that the user named (`is_named`) must be
     valid; if another one cannot be read, gpushare's defaults apply. `text` replaces the content of
-    `path`. `cards` are those of the node, if they are known. `model` is what containers run.
+    `path`. `cards_of` asks for the cards of the node, if a container names a format of numbers;
+    none: they are not known. `model` is what containers run.
 
     Raises ManifestError, ConfigError, and UserError for a file without containers or settings.
     """
     manifest = read(path, text)
     node = _node(file, is_named=is_named and file is not None)
     containers = [
-        _container(container, manifest, node, cards, model) for container in manifest.containers
+        _container(container, manifest, node, cards_of, model) for container in manifest.containers
     ]
     settings = [setting for document in manifest.documents for setting in _settings(document)]
     if not containers and not settings:
@@ -144,7 +148,7 @@ def _container(
     container: Container,
     file: ManifestFile,
     node: NodePolicy,
-    cards: tuple[CardFacts, ...],
+    cards_of: CardsOfNode,
     model: ModelFormats,
 ) -> dict[str, Any]:
     mode = node.config.terms_of(container.document.namespace).dialects.mode
@@ -179,7 +183,7 @@ def _container(
             dict.fromkeys(
                 [
                     *_notes(container, request, there),
-                    *_precisions(image_of(container, request, model), cards),
+                    *_precisions(image_of(container, request, model), cards_of),
                 ]
             )
         ),
@@ -323,8 +327,11 @@ def _notes(container: Container, request: ManifestRequest, there: NodeRequest) -
         yield f"{', '.join(container.unknown)}: the value is defined elsewhere and was not read"
 
 
-def _precisions(image: Image, cards: tuple[CardFacts, ...]) -> Iterator[str]:
+def _precisions(image: Image, cards_of: CardsOfNode) -> Iterator[str]:
     """Yield the formats of numbers of its program that a card does not have, or may not."""
+    if not image.precisions:
+        return
+    cards = cards_of()
     if not cards:
         yield from describe_precisions(image)
     for finding in check_precisions(image, Machine(cards=cards)):
