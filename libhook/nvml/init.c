@@ -8,6 +8,7 @@
 #include "channel/log.h"
 #include "interpose.h"
 #include "quota/pages.h"
+#include "symbols.h"
 
 static nvmlReturn_t ready(void)
 {
@@ -34,3 +35,10 @@ static nvmlReturn_t ready(void)
 INIT(nvmlInit, (void), ())
 INIT(nvmlInit_v2, (void), ())
 INIT(nvmlInitWithFlags, (unsigned int flags), (flags))
+
+bool library_is_initialized(void)
+{
+	unsigned int count;
+
+	return REAL(nvmlDeviceGetCount_v2)(&count) != NVML_ERROR_UNINITIALIZED;
+}

@@ -4,6 +4,7 @@
  * graphics processes, codec sessions or MPS clients.
  */
 #include "cards.h"
+#include "symbols.h"
 #include "tenant_processes.h"
 
 #define NO_INSTANCE UINT32_MAX /* the device is not one of a partitioned card */
@@ -97,6 +98,8 @@ NVML(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDet
 {
 	enum { COMPUTE = 0 };
 
+	if (!library_is_initialized())
+		return NVML_ERROR_UNINITIALIZED;
 	if (!list)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (list->version != NVML_STRUCTURE_VERSION(nvmlProcessDetailList_v1_t, 1))

@@ -5,6 +5,7 @@
  * are, the result is the same.
  */
 #include "channel/log.h"
+#include "symbols.h"
 
 enum {
 #define NVML_RESULT(name, value, since, words) name = (value),
@@ -12,16 +13,10 @@ enum {
 #undef NVML_RESULT
 };
 
-extern __attribute__((visibility("hidden"))) void (*real_nvmlDeviceGetCount_v2)(void);
-
-/* Like the driver's own, a refused function first looks whether the library is initialized. Only
- * logged at debug level: tools expect this error, and some call every second. */
+/* Only logged at debug level: tools expect this error, and some call every second. */
 static int refuse(const char *symbol, int error, const char *why)
 {
-	unsigned int count;
-
-	if (((int (*)(unsigned int *))real_nvmlDeviceGetCount_v2)(&count) ==
-		NVML_ERROR_UNINITIALIZED)
+	if (!library_is_initialized())
 		return NVML_ERROR_UNINITIALIZED;
 	log_line(LOG_DEBUG, "%s is refused: %s", symbol, why);
 	return error;
