@@ -372,7 +372,7 @@ def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping
 # through a folder: the host's, mounted into the container by a user, or that of a server in the
 # container. Its clients share a fault domain, and what the container's isolation says does not hold
 # for faults. A container with a whole card may run a server as it likes. A container on a card in
-# MPS mode is meant to be a client of the card's server, and mps/card.py watches it.
+# MPS mode is meant to be a client of the card's server, and mps/supervisor.py watches it.
 
 
 def mps_clients(record: TenantRecord, uuid: str, usage: UsageView) -> list[int]:

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.core.loop import credentials
-from gpushare.daemon.mps.card import ControlLog
 from gpushare.daemon.mps.control import ControlProgram, MpsControl, TenantLimits
 from gpushare.daemon.mps.runner import ControlRunner
+from gpushare.daemon.mps.supervisor import ControlLog
 from tests.real_driver import RealDriver
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes

@@ -14,8 +14,8 @@ import pytest
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
-from gpushare.daemon.mps.card import CardServer, ControlLog, limits_of
 from gpushare.daemon.mps.control import ControlProgram, MpsError, TenantLimits
+from gpushare.daemon.mps.supervisor import CardServer, ControlLog, limits_of
 from gpushare.daemon.observed import UsageView
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
