@@ -59,7 +59,6 @@ runtime_option: Final = click.option(
     help=f"Test a share of compute. Default: {DEFAULT_PERCENT} %.",
 )
 @click.option("--evict", is_flag=True, help="Test that evicted GPU memory comes back unchanged.")
-@click.option("--single", is_flag=True, help="With --cores: run without a second tenant.")
 @click.option("--mps", is_flag=True, help="Test memory quotas on a card in MPS mode.")
 @runtime_option
 def command(
@@ -67,7 +66,6 @@ def command(
     memory: bool,
     percent: int | None,
     evict: bool,
-    single: bool,
     mps: bool,
     way: str | None,
 ) -> None:
@@ -92,8 +90,6 @@ def command(
     Each step prints the command that it runs. verify removes everything that it created. If a check
     fails, the exit status is 1.
     """
-    if single and percent is None:
-        raise click.UsageError("--single requires --cores")
     way = way or default_runtime()
     if mps and (percent is not None or way == "host"):
         raise click.UsageError(
@@ -106,7 +102,7 @@ def command(
         text = f"there is no {what} to test. To find the cause, run gpushare doctor."
         raise UserError(text, code=ErrorCode.NOT_FOUND)
     time_scale = session.client.status()["time_scale"]
-    trial = None if percent is None else _trial(cards, percent, time_scale, single=single)
+    trial = None if percent is None else _trial(cards, percent, time_scale)
     with reported(session, way) as (engine, report):
         if trial is not None:
             ComputeScenario(engine, ourselves(), report, PREFIX, trial=trial).run()
@@ -139,9 +135,9 @@ def reported(session: Session, way: str | None) -> Iterator[tuple[TenantRunner, 
         click.get_current_context().exit(ExitStatus.ERROR)
 
 
-def _trial(cards: list[CardRow], percent: int, time_scale: float, *, single: bool) -> ComputeTrial:
+def _trial(cards: list[CardRow], percent: int, time_scale: float) -> ComputeTrial:
     """Return the trial, on the suitable card that others use least."""
-    reasons = {card["index"]: _obstacle(card, percent, single=single) for card in cards}
+    reasons = {card["index"]: _obstacle(card, percent) for card in cards}
     fit = [card for card in cards if not reasons[card["index"]]]
     if not fit:
         reason = "; ".join(f"card {index} {text}" for index, text in reasons.items() if text)
@@ -151,12 +147,12 @@ def _trial(cards: list[CardRow], percent: int, time_scale: float, *, single: boo
         fit, key=lambda one: (one["utilization"] or 0, one["tenants"], -one["available_bytes"])
     )
     others = bool(card["tenants"]) or (card["utilization"] or 0) >= BUSY
-    return ComputeTrial(card["index"], percent, single, others, time_scale)
+    return ComputeTrial(card["index"], percent, others, time_scale)
 
 
-def _obstacle(card: CardRow, percent: int, *, single: bool) -> str:
+def _obstacle(card: CardRow, percent: int) -> str:
     """Return why `percent` cannot be tested on `card`, empty if it can."""
-    tenants = 1 if single else 2
+    tenants = 2
     need = tenants * compute.MEMORY_BYTES
     if card["health"] != "ok":
         return f"is unhealthy ({card['health']})"

@@ -40,13 +40,12 @@ _KERNEL_NS: Final = 1_000_000
 class ComputeTrial:
     """One trial: `percent` of card `index`; `others`: the card is used by others.
 
-    `single` runs without a second tenant. `time_scale` is the factor by which a simulated card
+    `time_scale` is the factor by which a simulated card
     multiplies every duration: the scheduler's windows are longer by it, so the test takes longer.
     """
 
     index: int
     percent: int
-    single: bool = False
     others: bool = False
     time_scale: float = 1.0
 
@@ -71,7 +70,7 @@ class MeasuredShare:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a trial: first the tenant with the share, then the other one, if any."""
+    """The result of a trial: first the tenant with the share, then the other one."""
 
     trial: ComputeTrial
     measured: tuple[MeasuredShare, ...]
@@ -129,8 +128,8 @@ class ComputeScenario(ScenarioSteps):
 
     def run(self) -> bool:
         """Run the scenario; return whether all checks passed."""
-        second = "single tenant" if self.trial.single else "next to a tenant that requests none"
-        self.report.title(f"{self.trial.percent} % of a card's compute, {second}")
+        title = f"{self.trial.percent} % of a card's compute, next to a tenant that requests none"
+        self.report.title(title)
         try:
             with ExitStack() as stack:
                 tenants = [*self._started(stack)]
@@ -145,8 +144,7 @@ class ComputeScenario(ScenarioSteps):
         quota = {"memory": exact_size(MEMORY_BYTES), "devices": str(self.trial.index)}
         share = {"cores": str(self.trial.percent), "policy": "fixed-share"}
         yield self.started(stack, "share", quota | share)
-        if not self.trial.single:
-            yield self.started(stack, "rest", quota)
+        yield self.started(stack, "rest", quota)
 
     def _measured(self, tenants: list[ProbeTenant]) -> Outcome:
         """Return the usage of each tenant while all of them keep the card busy."""
@@ -199,7 +197,7 @@ class ComputeScenario(ScenarioSteps):
             outcome.trouble or f"{share}{others}",
             outcome.figures,
         )
-        if not self.trial.single and not self.trial.others:
+        if not self.trial.others:
             self.report.check(
                 f"nothing is lost: together they got {_TOGETHER:g} % or more",
                 (outcome.together or 0.0) >= _TOGETHER,

@@ -412,7 +412,6 @@ def refused() -> Iterable[Scene]:
         "config show --namespace team --users",
         "convert - --to gpushare --in-place",
         "verify --mps --cores 30",
-        "verify --single",
     )
     yield Scene({}, contradictions)
     none = {"cards": rows(), "status": [{"ok": True, **STATUS, "driver_version": ""}]}

@@ -54,9 +54,9 @@ def card(**more: Any) -> CardRow:
 
 def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> None:
     cards = [card(utilization=80, tenants=1), card(index=1, utilization=2), card(index=2)]
-    assert verify._trial(cards, 30, 1.0, single=False) == ComputeTrial(2, 30)
-    assert verify._trial(cards[:2], 30, 2.0, single=True) == ComputeTrial(1, 30, True, False, 2.0)
-    assert verify._trial(cards[:1], 30, 1.0, single=False) == ComputeTrial(0, 30, others=True)
+    assert verify._trial(cards, 30, 1.0) == ComputeTrial(2, 30)
+    assert verify._trial(cards[:2], 30, 2.0) == ComputeTrial(1, 30, False, 2.0)
+    assert verify._trial(cards[:1], 30, 1.0) == ComputeTrial(0, 30, others=True)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_card_with_too_little_available_memory_is_reported(
     with pytest.raises(
         UserError, match=re.escape(f"to test 30 % of its compute: {why}")
     ) as refused:
-        verify._trial([card(**more)], 30, 1.0, single=False)
+        verify._trial([card(**more)], 30, 1.0)
     assert refused.value.code is ErrorCode.REFUSED  # as where no card has room for a container
 
 

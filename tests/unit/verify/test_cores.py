@@ -36,12 +36,9 @@ def judged(found: Outcome) -> tuple[Report, str]:
 
 
 def tried(
-    share: ChargedTime, rest: ChargedTime | None = None, *, others: bool = False
+    share: ChargedTime, rest: ChargedTime, *, others: bool = False
 ) -> tuple[Report, str, Outcome]:
-    alone = rest is None
-    names = ["share"] if alone else ["share", "rest"]
-    look = [share] if rest is None else [share, rest]
-    found = outcome(ComputeTrial(0, 30, alone, others), names, [look])
+    found = outcome(ComputeTrial(0, 30, others), ["share", "rest"], [[share, rest]])
     return *judged(found), found
 
 
@@ -80,8 +77,7 @@ def test_a_missed_share_is_reported_with_its_figures(share: ChargedTime, seen: s
     assert seen in report.checks[0].observed
 
 
-def test_the_remainder_is_unattributed_with_one_tenant_or_with_other_processes() -> None:
-    assert len(tried(spent(30.0, 30.0))[0].checks) == 1
+def test_the_remainder_is_unattributed_with_other_processes() -> None:
     assert len(tried(spent(30.0, 30.0), spent(20.0, 20.0), others=True)[0].checks) == 1
     report, _, _ = tried(spent(20.0, 20.0), spent(20.0, 20.0), others=True)
     assert "others used the card" in report.checks[0].observed
