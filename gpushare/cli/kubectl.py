@@ -11,7 +11,6 @@ import csv
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -29,7 +28,6 @@ from gpushare.protocol.rows import RUN_STATES
 from gpushare.quota.size import format_size
 
 PROGRAM: Final = "kubectl gpushare"
-_COMPLETE: Final = "kubectl_complete-gpushare"
 _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _NONE: Final = "no node has gpushare. To install it, see docs/how-to/kubernetes.md of gpushare."
 PS_HEADINGS: Final = ("NAMESPACE", "POD", "CONTAINER", "NODE", *status.PS_HEADINGS[1:])
@@ -55,10 +53,7 @@ class ClusterRequest(NamedTuple):
 
 
 def main() -> None:
-    """Run the command line of this process; under the name of _COMPLETE, complete one."""
-    if Path(sys.argv[0]).name == _COMPLETE:
-        _complete(sys.argv[1:])
-        return
+    """Run the command line of this process."""
     command(prog_name=PROGRAM)
 
 
@@ -330,19 +325,6 @@ def _end(survey: ClusterSurvey, *, is_degraded: bool = False) -> None:
         click.echo(f"{PROGRAM}: {printable(line)}", err=True)
     if lines or is_degraded:
         click.get_current_context().exit(ExitStatus.DEGRADED)
-
-
-def _complete(words: Sequence[str]) -> None:
-    """Print what completes the last word, as kubectl expects it of a program of this name.
-
-    Source: kubectl, "Extend kubectl with plugins": values, and `:4`, which completes no files.
-    """
-    from click.shell_completion import ShellComplete  # noqa: PLC0415 - only for shells
-
-    *args, incomplete = words or [""]
-    for item in ShellComplete(command, {}, PROGRAM, "").get_completions(list(args), incomplete):
-        sys.stdout.write(f"{item.value}\t{item.help}\n" if item.help else f"{item.value}\n")
-    sys.stdout.write(":4\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from packages import krew
 from packages.artifact import SBOM
 
 from tests.stack.api_server import StandInApiServer
@@ -48,9 +47,6 @@ def test_it_runs_beside_kubectl_with_nothing_but_python(plugin: Path, tmp_path: 
         # Without the modules of this environment, and of the source tree.
         done = kubectl.run("gpushare", "ls", PYTHONNOUSERSITE="1", PYTHONPATH="")
         version = kubectl.run("gpushare", "--version").stdout
-        (folder / "kubectl_complete-gpushare").symlink_to(krew.NAME)
-        completed = kubectl.run("__complete", "gpushare", "").stdout
-    assert [line.split("\t")[0] for line in completed.splitlines()] == ["ls", "ps", "verify", ":4"]
     assert done.stdout.splitlines()[1].split()[:3] == ["gpu-1", "0", "H200"]
     assert done.returncode == 4
     assert f"v{version.split()[-1]}" == manifest["spec"]["version"]
