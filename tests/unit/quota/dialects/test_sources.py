@@ -125,6 +125,14 @@ def test_a_lenient_node_uses_the_smaller_request_and_notes_it(ours: str, taken: 
     assert any(note.startswith(f"env {left}") and kept in note for note in quota.notes)
 
 
+@pytest.mark.parametrize("cores", ["30", "100"])
+def test_a_part_of_a_card_is_taken_before_the_whole_card(cores: str) -> None:
+    quota = read({}, {"GPUSHARE_CORES": cores, **HAMI})
+    assert (quota.memory_bytes, quota.cores) == (4 * GIB, 30)
+    note = f'env GPUSHARE_CORES "{cores}" was not applied: another dialect requests part of a card'
+    assert (note in quota.notes) == (cores == "100")
+
+
 # --- dialects that are not taken ---
 
 
