@@ -155,6 +155,30 @@ def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh
     return str(folder)
 
 
+@pytest.mark.parametrize(
+    ("env", "args", "status", "told"),
+    [
+        ("CUDA_VERSION=13.2.0", "sh", 4, "warn   CUDA 13.2 is newer than the driver's CUDA 13.0"),
+        ("NVIDIA_REQUIRE_CUDA=cuda>=13.1", "sh", 3, "refuse NVIDIA_REQUIRE_CUDA requires cuda>="),
+        ("NVIDIA_REQUIRE_CUDA=brand=nvidia", "sh", 0, "ok     NVIDIA_REQUIRE_CUDA is met"),
+        ("PATH=/bin", "vllm --quantization nvfp4", 4, "warn   --quantization=nvfp4 requests fp4"),
+    ],
+)
+def test_the_result_is_the_exit_status(
+    env: str,
+    args: str,
+    status: int,
+    told: str,
+    cli: Cli,
+    daemon: AnsweringDaemon,
+    tmp_path: Path,
+) -> None:
+    assert daemon.acknowledge
+    result = cli("compat", bundle(tmp_path / "b", env, args=args))
+    assert told in result.output
+    assert result.exit_code == status
+
+
 def test_the_formats_of_numbers_are_described_and_refuse_nothing(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
     file = tmp_path / "compose.yaml"
