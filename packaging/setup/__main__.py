@@ -5,6 +5,7 @@ Usage: `python3 packaging/setup BUILD [--plan] [PART...]`
        `python3 packaging/setup BUILD --debian [ROOT...]`
        `python3 packaging/setup BUILD --helm`
        `python3 packaging/setup BUILD --admission`
+       `python3 packaging/setup BUILD --remote-engine`
        `python3 packaging/setup BUILD --real-driver [RELEASE...]`
 
 BUILD is the directory for everything that is built. The first form installs the programs that
@@ -12,6 +13,7 @@ BUILD is the directory for everything that is built. The first form installs the
 --debian creates the Debian roots of these names (debian.py), or all; it requires that everything
 else is installed. --helm downloads helm and kubectl with the pip of the Python that runs this.
 --admission builds Kubernetes' admission plugins (admission.py), unless they are there.
+--remote-engine builds the engine of the tests of remote GPUs (remote_engine.py), likewise.
 --real-driver downloads NVIDIA's user-space driver (nvidia_packages.py), all releases or those that
 are named, and prints where they are.
 Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
@@ -31,6 +33,7 @@ import helm
 import machine
 import nvidia_packages
 import plan
+import remote_engine
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +42,7 @@ def main(argv: list[str]) -> int:
     tools, log = build / "tools", build / "log" / "setup.log"
     if "--debian" in argv[1:]:
         return _make_debian(build, argv[argv.index("--debian") + 1 :])
-    if {"--helm", "--admission"} & {*argv[1:]}:
+    if {"--helm", "--admission", "--remote-engine"} & {*argv[1:]}:
         return _make_program(build, argv[1])
     if "--real-driver" in argv[1:]:
         return _get_driver(build, argv[argv.index("--real-driver") + 1 :])
@@ -91,6 +94,8 @@ def _make_program(build: Path, option: str) -> int:
         helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
     if option == "--admission" and not admission.is_made(build):
         admission.make(build, build / "log" / "admission.log")
+    if option == "--remote-engine":
+        remote_engine.make(build, build / "log" / "remote-engine.log")
     return 0
 
 

@@ -52,6 +52,7 @@ NEEDS = (
     Need("promtool", ("prometheus",), "checks the alert rules", True, part="all"),
     Need("chromium", ("chromium",), "opens the pages of the dashboard", part="browser"),
     Need("chromedriver", ("chromium-driver",), "controls chromium", part="browser"),
+    Need("g++", ("g++",), "builds a remote engine", part="all"),
     Need("zsh", ("zsh",), "completes command lines in a test", part="all"),
     Need("fish", ("fish",), "completes command lines in a test", part="all"),
     Need("lintian", ("lintian",), "checks the Debian packages", part="all"),
@@ -64,7 +65,12 @@ NEEDS = (
 
 #: Packages without a program on PATH, and their part. On Ubuntu, Debian's keys are in a package of
 #: their own.
-FILES = {"libc6-dev": "gate", "libc6-arm64-cross": "aarch64", "debian-archive-keyring": "rpm"}
+FILES = {
+    "libc6-dev": "gate",
+    "libc6-arm64-cross": "aarch64",
+    "debian-archive-keyring": "rpm",
+    "libnghttp2-dev": "all",
+}
 
 
 @dataclass(frozen=True)
