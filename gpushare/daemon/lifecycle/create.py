@@ -304,9 +304,12 @@ class _Creation:
         state.in_start(lambda: release_earlier(self._record, state))
         with closing(ImageView(bundle.rootfs_fd)) as image:
             changes, notes = gpu.edits(original, image, self._node)
-        known = self._applicant(request).record
+        path = original.at("linux", "cgroupsPath")  # whoever would bind it: nothing is bound here
+        cgroup = expected_cgroup(path, bundle.identity, bundle.maker)
         record = replace(
-            known if known.cgroup else self._record,  # else only its bundle says when it ends
+            # Without a cgroup, only its bundle says when it ends.
+            self._applicant(request).record if cgroup else self._record,
+            cgroup=cgroup,
             isolation=REMOTE,
             why=gpu.why,
             quota=to_record(request.quota.requested),

@@ -111,12 +111,13 @@ def test_the_tenant_is_listed_until_its_container_ends(node: FakeDaemon, tmp_pat
     assert node.ask("tenants", everything=False) == {}
 
 
+@pytest.mark.parametrize("binds", [True, False])  # False: `runc run`, or bind: hook
 def test_podman_keeps_the_bundle_of_a_container_that_has_ended(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, binds: bool
 ) -> None:
     linux = {"cgroupsPath": "/machine/4f1c"}
     container = BundleToCreate(tmp_path / "b", REMOTE, linux=linux)
-    container.create(node, maker=os.getpid(), binds=True)
+    container.create(node, maker=os.getpid(), binds=binds)
     monkeypatch.setattr(processes, "start_time", lambda _: None)  # its runtime has made it
     with monkeypatch.context() as patch:
         patch.setattr(Cgroups, "is_populated", lambda *_: True)
