@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from tests.stack.program import ServiceProcess
 from tests.system.waiting import wait_until
 
 ENGINE = remote_engine.place(Path(__file__).resolve().parents[3] / "build")
+LIBRARY = ENGINE / "libcuda.so.1"
+VERSION = hashlib.sha256(LIBRARY.read_bytes()).hexdigest() if LIBRARY.exists() else ""
+NO_DRIVER = Path("/nowhere/nvidia.yaml")
 FAR, NEAR = "10.87.0.1", "10.87.0.2"
 PORT = 14833
 LISTENS = f":{PORT:04X} 00000000:0000 0A"  # of net/tcp, proc(5)
@@ -28,7 +32,7 @@ PROGRAM = "/usr/bin/server"
 
 @dataclass
 class RemoteGpu:
-    """`far` has the card and runs the server; the containers of `near` use it."""
+    """`far` has the card and runs the server; `near` has none, and its containers use that one."""
 
     far: Stack
     near: Stack
@@ -75,17 +79,20 @@ class RemoteGpu:
         [card] = self.far.client.cards()
         return card["allocated_bytes"], card["used_bytes"]
 
-    def client(self) -> Bundle:
+    def client(self, **quota: str) -> Bundle:
         """Return a container that uses the GPU of the other node."""
-        names = remote_engine.CLIENT
-        bundle = Bundle(
-            self.near, files={f"/engine/{name}": (ENGINE / name).read_bytes() for name in names}
-        )
-        bundle.config["process"]["env"] += [
-            "LD_LIBRARY_PATH=/engine",
-            f"LUPINE_SERVER={FAR}:{PORT}",
-        ]
-        return into(bundle, self.near_network)
+        return into(Bundle(self.near, quota={"remote": "lab", **quota}), self.near_network)
+
+    def configure(self, version: str) -> None:
+        """Tell the node without cards of the engine and the server."""
+        environment = {
+            "LUPINE_SERVER": "{server}",
+            "LUPINE_SESSION": "{session}",
+            "LUPINE_DISABLE_LOCAL": "1",  # else it takes itself, by its path, for a local driver
+        }
+        engine = {"libraries": str(ENGINE), "version": version, "environment": environment}
+        server = {"address": f"{FAR}:{PORT}", "engine": "lupine"}
+        self.near.configure(remote={"engines": {"lupine": engine}, "servers": {"lab": server}})
 
     @contextmanager
     def asking(self) -> Iterator[ProbeTenant]:
@@ -123,12 +130,14 @@ def join(far: Path, near: Path) -> None:
 
 @pytest.fixture(scope="package")
 def remote_gpu() -> Iterator[RemoteGpu]:
-    with Stack() as far, Stack() as near:
-        far.start_daemon()
-        near.start_daemon()
+    with Stack() as far, Stack(cdi=NO_DRIVER) as near:
         networks = network_of(far), network_of(near)
         join(*networks)
-        yield RemoteGpu(far, near, *networks)
+        made = RemoteGpu(far, near, *networks)
+        made.configure(VERSION)
+        far.start_daemon()
+        near.start_daemon()
+        yield made
 
 
 @pytest.fixture

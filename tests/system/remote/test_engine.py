@@ -16,7 +16,7 @@ import remote_engine
 
 from tests.system.waiting import wait_until
 
-from .conftest import ENGINE, RemoteGpu
+from .conftest import ENGINE, VERSION, RemoteGpu
 
 pytestmark = pytest.mark.skipif(not ENGINE.exists(), reason=remote_engine.MISSING)
 
@@ -134,3 +134,18 @@ def test_a_killed_gpushared_finds_everything_again(lab: RemoteGpu, side: str) ->
         assert [row["id"] for row in stack.client.tenants()] == before
         assert lab.taken()[0] == 2 * GIB
         assert client.ask(f"copy {MIB}")["same"]
+
+
+def test_an_engine_of_another_build_is_refused_by_its_version(lab: RemoteGpu) -> None:
+    lab.configure("0" * 12)
+    said = lab.client().refusal()
+    lab.configure(VERSION)
+    assert f"its SHA-256 is {VERSION[:16]}" in said
+    assert "remote.engines.lupine.version is 000000000000" in said
+
+
+def test_the_node_of_the_client_shows_the_server_and_takes_no_amounts(lab: RemoteGpu) -> None:
+    assert lab.near.client.cards() == []
+    with lab.serving(**QUOTA), lab.asking():
+        assert "remote server lab (10.87.0.1:14833)" in lab.near.gpushare("ps").stdout
+    assert "GPUSHARE_MEMORY" in lab.client(memory="1GiB").refusal()
