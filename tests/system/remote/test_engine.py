@@ -76,7 +76,7 @@ def test_kernels_of_a_client_get_the_share_of_the_server(lab: RemoteGpu) -> None
     with lab.serving(**QUOTA, policy="fixed-share", cores="25"), lab.asking() as client:
         answer = client.ask(f"spin {5_000_000} 60")
         assert answer["code"] == 0
-        assert answer["took_ns"] > 0.9 * answer["asked_ns"] / 0.25
+        assert answer["took_ns"] > 0.8 * answer["asked_ns"] / 0.25
 
 
 def test_an_eviction_takes_the_memory_of_a_client_and_its_next_call_has_it_back(
