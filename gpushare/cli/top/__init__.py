@@ -16,7 +16,6 @@ render    snapshot and view as lines  terminal  draws
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -136,35 +135,18 @@ def command(
 
     If gpushared stops, top keeps showing the last data and says so until gpushared is back.
 
-    --json prints one document per interval, each on one line. --once --json prints one document.
+    --json prints one document, as --once does.
     """
     view = TableView(sort=sort, filter=wanted, tree=not flat, interval=interval)
-    if once:
+    if once or session.json:
         snapshot = with_commands(take_snapshot(session.client))
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         unicode = encoding == "utf8" and not ascii_only
         session.show(snapshot.document, lambda: plain_text(snapshot, view, unicode=unicode))
-    elif session.json:
-        _stream(session.client, interval)
     else:
         state = UiState(view=view)
         source = GraphSource(lambda: _open_history(session))
         run(session.client, state, source, ascii_only=ascii_only)
-
-
-def _stream(client: Client, interval: float) -> None:
-    """Print a document every `interval` seconds, one per line, until interrupted."""
-    try:
-        while True:
-            started = time.monotonic()
-            try:
-                document = take_snapshot(client).document
-            except UserError as error:
-                document = {"time": time.time(), "error": str(error)}
-            click.echo(json.dumps(document))
-            time.sleep(max(0.0, interval - (time.monotonic() - started)))
-    except KeyboardInterrupt:
-        return
 
 
 def _open_history(session: Session) -> HistoryReader:

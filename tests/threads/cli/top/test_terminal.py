@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +15,7 @@ import pytest
 
 from gpushare.errors import ErrorCode
 from tests.emulator import Emulator
-from tests.unit.cli.conftest import CARD, tenant
-from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
+from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
 
 Start = Callable[..., Emulator]
 
@@ -140,24 +137,3 @@ def test_top_says_since_when_gpushared_does_not_answer(
     top.until(shown)
     daemon.answers["cards"] = refusal(ErrorCode.FAILED, "gpushared failed")
     top.until(lambda screen: bool(re.search(r"no new data since \d\d:\d\d:\d\d: ", screen)))
-
-
-def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
-    tmp_path: Path,
-) -> None:
-    answers = {"cards": rows(CARD), "tenants": rows(tenant("train", 3.9, 4))}
-    path = tmp_path / "control.sock"
-    argv = [sys.executable, "-m", "gpushare.cli", "top", "--json", "--interval", "0.1"]
-    environment = {**os.environ, "GPUSHARE_SOCKET": str(path)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as stream:
-        assert stream.stdout is not None
-        assert "no " + str(path) in json.loads(stream.stdout.readline())["error"]
-        with AnsweringDaemon(path, answers).running():
-            while "error" in (document := json.loads(stream.stdout.readline())):
-                pass
-        assert document["containers"][0]["name"] == "train"
-        path.unlink()
-        while "error" not in json.loads(stream.stdout.readline()):
-            pass
-        stream.send_signal(signal.SIGINT)
-        assert stream.wait(timeout=20) == 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,3 +35,5 @@ def test_filter_sort_and_shape_are_chosen_on_the_command_line(
     assert " CARD " in flat[3]
     assert [line.split()[1] for line in flat[4:] if "▾" in line] == ["serve", "train"]
     assert cli("top", "--once", "--sort", "height").exit_code == 2
+    one = json.loads(cli("top", "--json").stdout)
+    assert [row["name"] for row in one["containers"]] == ["train", "serve"]
