@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from gpushare import config as configuration
-from gpushare.daemon.engine_libraries import load_engines
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.node import NoDriver
+from gpushare.daemon.operator.reload import reload_config
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
@@ -53,14 +53,14 @@ def node(tmp_path: Path, engine: Path) -> Iterator[FakeDaemon]:
         "servers": {"lab": {"address": "10.0.0.5:14833", "engine": "lupine"}},
     }
     file = tmp_path / "gpushare.yaml"
-    config = configuration.parse(f"remote: {json.dumps(remote)}\n", file)
-    with fakes.node(tmp_path, config=config) as made:
+    own = {"run_dir": "run", "state_dir": "state", "library_dir": "lib"}
+    lines = "".join(f"{key}: {tmp_path / name}\n" for key, name in own.items())
+    file.write_text(f"{lines}remote: {json.dumps(remote)}\n")
+    with fakes.node(tmp_path) as made:
+        made.node.config = configuration.load(file)
+        reload_config(made)
         made.node.driver, made.node.no_driver_reason = None, "no driver: there is none"
         yield made
-
-
-def read_again(node: FakeDaemon) -> None:
-    node.node.remote = load_engines(node.node.config, node.node.platform)
 
 
 def mounted(container: BundleToCreate) -> dict[str, str]:
@@ -182,7 +182,7 @@ def test_an_engine_that_is_not_what_the_operator_installed_is_refused(
 ) -> None:
     container = BundleToCreate(tmp_path / "b", REMOTE)
     change(engine)
-    read_again(node)
+    reload_config(node)
     with pytest.raises(QuotaError) as caught:
         container.create(node)
     assert "GPUSHARE_REMOTE=lab: the engine lupine of this server cannot be used" in str(
