@@ -85,6 +85,7 @@ def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -
     defaults = Defaults(memory_bytes=2 * GIB)
     assert resolved({"CORES": "30"}, defaults=defaults).memory_bytes == 2 * GIB
     assert resolved({"COUNT": "1"}, defaults=defaults).kind == "exclusive"
+    assert resolved({"REMOTE": "lab"}, defaults=defaults).kind == "remote"
     share = resolved(cards=GPUS, defaults=Defaults(memory_bytes=2 * GIB, shared_by_default=True))
     assert (share.kind, share.memory_bytes, share.count) == ("shared", 2 * GIB, 2)
 
@@ -120,6 +121,10 @@ def test_a_key_and_an_engine_with_different_cards_are_refused() -> None:
     assert refusal({"DEVICES": "0"}, EngineCards("docker run --gpus", devices=("1",))) == (
         "env GPUSHARE_DEVICES=0: conflicts with docker run --gpus: both name cards. "
         "Keep one of the two."
+    )
+    assert refusal({"REMOTE": "lab"}, GPUS) == (
+        "env GPUSHARE_REMOTE=lab: conflicts with docker run --gpus: a container has no cards "
+        "beside a remote GPU. Keep one of the two."
     )
 
 

@@ -159,6 +159,12 @@ profiles: {A b: {equal: 2}} => 1: profiles.A b:
 profiles: {a: {memory: 4GiB, policy: fixed-share}} => 1: profiles.a: requires cores, but none are
     requested
 profiles: {a: {memory: 4GiB, memory_limit: 2GiB}} => 1: profiles.a: is below memory 4GiB
+remote: {servers: {lab: {address: "a:1", engine: e}}} => 1: remote.servers.lab.engine: "e" is no
+    engine of remote.engines; they are none yet
+remote: {servers: {Lab: {address: "a:1"}}} => 1: remote.servers.Lab: is not a valid name; write
+remote: {engines: {e: {libraries: /e}}} => 1: remote.engines.e: requires version; write e.g.
+remote: {engines: {e: {libraries: /e, version: "0123456789ab", environment: {E: "{host}"}}}} => 1:
+    remote.engines.e.environment.E: {host} is not known; write {server} or {session}
 """
 
 
