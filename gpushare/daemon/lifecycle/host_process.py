@@ -59,7 +59,6 @@ def open_tenant(
     With a granted `ticket`, what is reserved for it is taken over. Otherwise others may be evicted
     first.
     """
-    driver = state.node.loaded()
     terms = state.node.config.users if command.rootless else state.node.config.terms
     parsed = parse_request(
         {}, {}, options=requested, defaults=terms.defaults, profiles=terms.profiles
@@ -68,6 +67,7 @@ def open_tenant(
     effective = resolve_request(quota)
     request = ResolvedRequest(quota, effective, terms)
     refuse_for_user(request, rootless=command.rootless)
+    driver = state.node.loaded()
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity

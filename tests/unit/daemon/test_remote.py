@@ -25,6 +25,7 @@ from gpushare.quota.errors import QuotaError
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fakes import FakeDaemon
+from .operations import opened
 
 REMOTE = "GPUSHARE_REMOTE=lab"
 CUDA, NVML, NEEDED = "libcuda.so.1", "libnvidia-ml.so.1", "libnghttp2.so.14"
@@ -158,6 +159,8 @@ def test_others_on_the_node_are_as_before(node: FakeDaemon, tmp_path: Path) -> N
     assert BundleToCreate(tmp_path / "a").create(node, "weak")["mode"] == "none"
     with pytest.raises(NoDriver):
         BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node)
+    with pytest.raises(QuotaError, match="--remote=lab: not for gpushare run"):
+        opened(node, remote="lab")
 
 
 def _writable(folder: Path) -> None:
