@@ -25,18 +25,12 @@ def command() -> None:
     """Generate CDI specifications."""
 
 
-@shared.command("generate", example="gpushare cdi generate --output - --format yaml")
+@shared.command("generate", example="gpushare cdi generate --output /etc/cdi/gpushare.yaml")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help=f"Output file, or - for stdout. Default: {cdi_files.OWN}.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("json", "yaml")),
-    help="Output format. Default: by the suffix of the file, otherwise JSON.",
+    help=f"Output file, YAML by its suffix, or - for stdout. Default: {cdi_files.OWN}.",
 )
 @click.option(
     "--driver-root",
@@ -48,7 +42,6 @@ def command() -> None:
 def generate(
     session: Session,
     output: Path | None,
-    form: str | None,
     driver_root: Path,
 ) -> None:
     """Generate the CDI specification of the installed driver.
@@ -64,10 +57,9 @@ def generate(
         )
     if output is None:
         output = cdi_files.OWN
-    as_yaml = form == "yaml" or (form is None and output.suffix in {".yaml", ".yml"})
-    if as_yaml and form is None and output.suffix == ".yml":
+    if output.suffix == ".yml":
         raise click.UsageError(f"{output}: engines read .yaml and .json only")
-    text = cdi_files.format_spec(document, as_yaml=as_yaml)
+    text = cdi_files.format_spec(document, as_yaml=output.suffix == ".yaml")
     if output == STDOUT:
         click.echo(text, nl=False)
         return
