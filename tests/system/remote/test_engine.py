@@ -18,7 +18,8 @@ from tests.system.waiting import wait_until
 
 from .conftest import ENGINE, VERSION, RemoteGpu
 
-pytestmark = pytest.mark.skipif(not ENGINE.exists(), reason=remote_engine.MISSING)
+if not ENGINE.exists():
+    pytest.skip(remote_engine.MISSING, allow_module_level=True)  # one line for all
 
 GIB = 1 << 30
 MIB = 1 << 20
