@@ -218,7 +218,7 @@ class _Course:
 
     def _place(self, seconds: int) -> int:
         wanted_ns = self._last.at_ns - seconds * _SECOND
-        return max(0, bisect_right(self._points, wanted_ns, key=_moment) - 1)
+        return max(0, bisect_right(self._points, wanted_ns, key=lambda point: point.at_ns) - 1)
 
     def _is_bypassed(self, grown: Mapping[int, _Grown]) -> bool:
         checked = grown[CHECKED]
@@ -396,10 +396,6 @@ def _log_changes(record: TenantRecord, uuid: str, before: ComputeUsage, now: Com
         log("gate-bypass-detected", "warning", **tenant, **figures)
     if now.is_hung and not before.is_hung:
         log("tenant-hung", "warning", **tenant)
-
-
-def _moment(point: _Point) -> int:
-    return point.at_ns
 
 
 def _percent(part: int, whole: int) -> float | None:

@@ -26,6 +26,7 @@ _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv.pop(1));"
     "from gpushare.history import __main__ as program; program.main(sys.argv[1:])"
 )
+_SOURCES: Final = str(Path(__file__).parents[3])  # the folder that has gpushare
 _FIRST_WAIT_SECONDS: Final = 1.0
 _LONGEST_WAIT_SECONDS: Final = 60.0
 _STEADY_SECONDS: Final = 60.0
@@ -68,7 +69,7 @@ class MetricsHistory:
         self._running = arguments
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, _sources(), *arguments],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, _SOURCES, *arguments],
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -116,8 +117,3 @@ def process_arguments(config: Config, gid: int | None) -> list[str] | None:
     group = "" if gid is None else str(gid)
     folder = config.state_dir / FOLDER
     return [str(config.socket), str(folder), str(config.metrics_days), most, group]
-
-
-def _sources() -> str:
-    """Return the folder that has gpushare."""
-    return str(Path(__file__).parents[3])
