@@ -12,7 +12,7 @@ Threads, and what each of them alone touches:
 | truth | the overhead, utilization and heartbeat fields of grant pages, the last sample |
 | schedule | the scheduler: its process, its connection, what it was told |
 | history | the history's file |
-| names | nothing; asks engines for container names, and removes unused library folders |
+| names | nothing; asks engines for container names, and has the tree of libraries mounted |
 | calibration | nothing; ends when it has measured what a context takes |
 | driver (`cards/nvml_client`) | the process that calls NVML; other threads ask it with a deadline |
 | mounts (up to 16) | the place of each in the host's mount namespace, the spare directories |
