@@ -52,7 +52,7 @@ PROGRAMS = {
     "aarch64": "qemu-aarch64",
 }
 MODULES = {"clients": "numba_cuda", "docs": "sphinx", "package": "auditwheel"}
-ROOTS = ("debian13", "debian14", "bare12", "bare13", "source12")
+ROOTS = ("debian13", "debian14", "bare12", "bare13", "older11", "source12")
 #: A child that is forked beside gRPC's threads has none of them, and need not start them again.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 SYSTEM = "tests/system/"

@@ -86,6 +86,7 @@ ROOTS = (
     NEWER_CONTAINERD,
     Recipe("bare12", "bookworm", BARE),
     Recipe("bare13", "trixie", BARE),
+    Recipe("older11", "bullseye", ("python3",)),  # an image's older glibc
     SOURCE,
 )
 
