@@ -300,6 +300,7 @@ def parse(text: str, file: Path) -> Config:
     timing = document.section(("timing",)).items()
     evict = document.section(("evict",))
     evicted = evict.get("host_memory")
+    remote = document.section(("remote",))
     return Config(
         **values,
         file=file,
@@ -312,7 +313,7 @@ def parse(text: str, file: Path) -> Config:
         prices=prices(document.section(("prices",))),
         queue=_queue(document.section(("queue",))),
         oversubscribe=_host_memory(document.section(("oversubscribe",))),
-        remote=remote_gpus(document.section(("remote",))),
+        remote=remote_gpus(remote) if remote else RemoteGpus(),
         evict=EvictPolicy(
             host_memory_bytes=None if evicted is None else _size(evicted),
             offline=bool(evict.get("offline", EvictPolicy.offline)),

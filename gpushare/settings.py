@@ -334,8 +334,9 @@ def checked(text: str, file: Path) -> ConfigDocument:
     check_schema(document)
     if not document.problems:
         _check_profiles(document)
-        for place, problem in remote_gpu.problems(document.section(("remote",))):
-            document.problem(place, problem)
+        if remote := document.section(("remote",)):
+            for place, problem in remote_gpu.problems(remote):
+                document.problem(place, problem)
         for section in (NODE, USERS, *map(of_namespace, namespaces(document))):
             check(document, section)
     if document.problems:

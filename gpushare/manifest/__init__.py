@@ -79,7 +79,7 @@ def _documents(
         return  # nothing between two lines of dashes, or a text that is no manifest
     if is_oci(root):
         yield read_oci(root)
-    elif compose_file.is_compose(root):
+    elif _is_compose(root):
         yield compose_file.read_compose(root, folder)
     elif is_ecs(root):
         yield read_ecs(root)
@@ -87,6 +87,15 @@ def _documents(
         yield Document("device-plugin", root, plugin=settings)
     else:
         yield from kinds.read(root)
+
+
+def _is_compose(root: YamlNode) -> bool:
+    """Whether `root` is that of a compose file."""
+    services = fields(value_at(root, "services"))
+    known = {"image", "build", "extends"}
+    return "apiVersion" not in fields(root) and any(
+        not known.isdisjoint(fields(entry.value)) for entry in services.values()
+    )
 
 
 def _count_values(path: str, roots: Sequence[YamlNode], documents: list[Document]) -> int:

@@ -48,15 +48,6 @@ class _UnresolvedError(Exception):
     """What a service has cannot be known from its file: the text names it."""
 
 
-def is_compose(root: YamlNode) -> bool:
-    """Whether `root` is that of a compose file."""
-    services = fields(value_at(root, "services"))
-    known = {"image", "build", "extends"}
-    return "apiVersion" not in fields(root) and any(
-        not known.isdisjoint(fields(entry.value)) for entry in services.values()
-    )
-
-
 def read_compose(root: YamlNode, folder: Path | None) -> Document:
     """Return the document of a compose file in `folder`; each service is a pod of one container.
 
