@@ -8,12 +8,13 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from tests.system.waiting import wait_until
 
 from .fake_daemon import ACK, DONE, ScriptedDaemon, refusal
 from .spec import bundle
@@ -61,13 +62,6 @@ def is_alive(pid: int) -> bool:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while is_alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_init_is_bound_by_a_pidfd_before_the_launcher_returns(place: LauncherBundle) -> None:
@@ -153,9 +147,6 @@ def test_the_runtime_is_killed_with_the_launcher(place: LauncherBundle) -> None:
     with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
         words = [str(place.launcher), "create", "--bundle", str(place.bundle), "ID"]
         with ended(subprocess.Popen(words)) as process:
-            deadline = time.monotonic() + 20
-            while not (place.launcher.parent / "init").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until((place.launcher.parent / "init").exists)
             process.kill()
-        wait_until_gone(number(place, "runtime"))
+        wait_until(lambda: not is_alive(number(place, "runtime")))

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,14 +21,6 @@ from gpushare.simulator import device_file
 HERE = Path(__file__).parent
 CLIENTS = HERE / "clients"
 SECONDS = 120  # after which a program hangs
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look until `condition` holds; fail when that takes too long."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .conftest import SECONDS, SimulatorMachine, wait_until
+from tests.system.waiting import wait_until
+
+from .conftest import SECONDS, SimulatorMachine
 
 
 @dataclass(frozen=True)

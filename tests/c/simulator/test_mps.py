@@ -10,8 +10,9 @@ import pytest
 
 from gpushare import simulator
 from tests.c.real_driver.mps_program import transcript
+from tests.system.waiting import wait_until
 
-from .conftest import SimulatorMachine, wait_until
+from .conftest import SimulatorMachine
 from .mps_daemon import MpsDaemon, mps_daemon
 
 MIB = 1 << 20
