@@ -64,7 +64,7 @@ PARTS: dict[str, Part] = {
     "nodes": Part("What the libraries make in /dev", nodes.rows),
     "contract": Part("The contract of the driver", contract.rows),
     "tenant-contract": Part("The contract through the interposer library", contract.tenant),
-    "coverage": Part("Every lookup by every allocation path", coverage.rows),
+    "coverage": Part("Every allocation path", coverage.rows),
     "torch": Part("PyTorch as a tenant", torch_view.rows),
     "host": Part("Two tenants by gpushare run", containers.host),
     "runc": Part("Two tenants in runc containers", containers.runc),
