@@ -18,6 +18,7 @@ UNSEEN = frozenset(
         "bound_memory_is_held_by_its_multicast_object",
         "a_process_moves_to_another_card_with_all_that_it_has",
         "a_kernel_tells_where_its_parameters_are",
+        "both_forms_tell_the_same_time_between_events",
     )
 )
 

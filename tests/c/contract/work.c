@@ -42,6 +42,21 @@ void many_events_are_reached_in_their_order(void)
 		OK(cuEventDestroy_v2(events[i]));
 }
 
+void both_forms_tell_the_same_time_between_events(void)
+{
+	float elapsed;
+
+	begin();
+	CUevent start = event_new(0), end = event_new(0);
+
+	OK(cuEventRecord(start, NULL));
+	OK(launch_ns(NULL, MS));
+	OK(cuEventRecord(end, NULL));
+	OK(cuCtxSynchronize());
+	OK(cuEventElapsedTime_v2(&elapsed, start, end));
+	CHECK(elapsed > 0.0F && elapsed == elapsed_ms(start, end));
+}
+
 #define HEAD ".version 6.3\n.target sm_75\n.address_size 64\n"
 #define TABLE_BYTES ((size_t)64 << 20)
 
