@@ -60,7 +60,8 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
     yield from _mps(tenant)
-    yield _line("class", latency_class(tenant))
+    if tenant["cards"]:
+        yield _line("class", latency_class(tenant))
     yield _line("over-quota action", tenant["over_quota_action"] or "-")
     for key, text in sorted(tenant["quota"].items()):
         value, _, source = text.partition(" ")
