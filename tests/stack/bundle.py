@@ -156,6 +156,7 @@ class Bundle:
         return subprocess.run(
             self.argv(*words, self.id, runtime=runtime),
             check=False,
+            input="",  # a pipe: crun gives what it finds there to a mapped root, also /dev/null
             capture_output=True,
             text=True,
             env=self.stack.environment,
