@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -188,7 +189,8 @@ class DistributionRoot:
         here = self.namespace.readlink()
         for pid in _processes_in(here):
             if pid != first.pid:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
         first.kill()
         first.wait()
 

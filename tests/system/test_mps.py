@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +122,11 @@ class MpsNode:
         return [line for line in map(json.loads, lines) if line["event"] == name]
 
     def control(self) -> int:
-        """Return the process of the control daemon."""
-        files = list((self.stack.root / "run" / "mps").glob("*/state.json"))
-        return int(json.loads(files[0].read_text())["pid"]) if files else 0
+        """Return the process of the control daemon; 0: there is none."""
+        for file in (self.stack.root / "run" / "mps").glob("*/state.json"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                return int(json.loads(file.read_text())["pid"])
+        return 0
 
     def log(self) -> str:
         folder = self.stack.root / "run" / "mps"
