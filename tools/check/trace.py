@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -214,9 +215,16 @@ def _in_each(operation: str, calls: Sequence[TracedCall], windows: Sequence[Wind
     ]
     [(thread, _)] = Counter(call.thread for calls in within for call in calls).most_common(1)
     functions = (
-        frozenset(call.function for call in calls if call.thread == thread) for calls in within
+        frozenset(call.function for call in _job([call for call in calls if call.thread == thread]))
+        for calls in within
     )
     return Traced(operation, frozenset.intersection(*functions))
+
+
+def _job(calls: Sequence[TracedCall]) -> Sequence[TracedCall]:
+    """Return the longest job of a thread: what it does next belongs to no answer."""
+    starts = [place for place, call in enumerate(calls) if call.name.startswith("_run_job:")]
+    return max((calls[start:end] for start, end in pairwise([0, *starts, len(calls)])), key=len)
 
 
 def _of_explain() -> Traced:
