@@ -274,7 +274,7 @@ def check_configuration(file: Path | None) -> Iterator[Check]:
             yield Check(
                 "warn",
                 f"remote server {name}: gpushare does not encrypt the connection to "
-                f"{server.address}, nor know who may use that server",
+                f"{server.address}, and does not check who uses that server",
                 "see docs/how-to/use-a-remote-gpu.md for TLS with client certificates",
             )
     if loaded.cdi is None:
