@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import abi, config
+from gpushare import abi
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.driver_client import DriverSample
 from gpushare.daemon.cards.mps_state import MPS
@@ -62,7 +62,8 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
     made.node.evictions.evict(tenant.key, "lunch")
     assert tenant.is_gated
     assert made.capacity().available_bytes == before + 40 * GIB
-    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.CHECKPOINTED] * 2
+    calls = [name for name, _ in made.node.checkpoints.calls]
+    assert calls == ["lock", "lock", "checkpoint", "checkpoint"], "all are locked first"
     row = tenant_status(tenant.record, made.node)["eviction"]
     assert row is not None
     assert (row["state"], row["cause"], row["reason"]) == ("evicted", "operator", "lunch")
@@ -73,11 +74,6 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
     assert metric["eviction"] == {**row, "waits_since": 7.0}
     [part] = metric["cards"]
     assert (part["used_bytes"], part["evicted_bytes"]) == (0, 40 * GIB)
-
-
-def test_all_are_locked_before_one_is_checkpointed(made: EvictableNode) -> None:
-    made.evicted(programs=3)
-    assert [name for name, _ in made.node.checkpoints.calls] == ["lock"] * 3 + ["checkpoint"] * 3
 
 
 def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> None:
@@ -186,19 +182,6 @@ def test_a_restore_goes_on_from_one_that_a_killed_worker_has_begun(made: Evictab
     assert tenant.goes_on
 
 
-def test_one_that_is_held_waits_for_the_operator(made: EvictableNode) -> None:
-    tenant = made.tenant()
-    made.node.evictions.evict(tenant.key, held=True)
-    made.node.evictions.want(tenant.key)
-    made.settle()
-    assert tenant.eviction is not None
-    row = tenant_status(tenant.record, made.node)["eviction"]
-    assert row is not None
-    assert row["waits_since"] is not None
-    made.node.evictions.restore(tenant.key)
-    assert not made.node.observed.waiting
-
-
 def test_those_that_wait_are_restored_when_there_is_room_online_first(made: EvictableNode) -> None:
     made.tenant(gib=140, devices="1")
     first, second = (made.tenant(gib=60, class_=one) for one in ("offline", "online"))
@@ -238,9 +221,7 @@ def test_the_driver_decides_of_claims_that_the_operator_does_not_believe(
     made.configure(believe_claims=not is_key)
     hold(made.node.tenants.pages[tenant.key].status.fd, 0, GIB, kinds={abi.KIND_MANAGED: GIB})
     tenant.share(0)
-    driver = made.node.checkpoints
-    refusal = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
-    driver.faults["checkpoint", tenant.programs[0].pid] = refusal
+    made.node.checkpoints.faults["checkpoint", tenant.pids[0]] = REFUSED
     with pytest.raises(EvictionFailed, match=r"CUDA_ERROR_NOT_SUPPORTED\. It goes on as before"):
         made.node.evictions.evict(tenant.key, forced=not is_key)
     assert tenant.goes_on
@@ -314,30 +295,45 @@ def test_a_process_without_the_library_may_share_memory_unseen(made: EvictableNo
     assert made.node.checkpoints.calls == []
 
 
-def test_what_cannot_be_evicted_is_refused_by_its_reason(
+def test_what_cannot_be_evicted_or_moved_says_why(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenant = made.tenant(devices="0")
-    made.driver.driver_version = "565.57.01"
-    made.refuses(tenant, r"driver 565\.57\.01 has no checkpoint API; 570")
-    made.driver.driver_version = "580.65.06"
-    mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
+    tenant, other = made.tenant(devices="0"), made.node.node.loaded().cards[1]
+    record, instance = tenant.record, MigInstance("GPU-parent", 0, 1, 3, 0)
+    [own] = record.allocations
+
+    def why(**changes: Any) -> str:
+        return preconditions.why_not(replace(record, **changes), made.node)
+
+    def why_to(changes: dict[str, Any], **of_card: Any) -> str:
+        changed, card = replace(record, **changes), replace(other, **of_card)
+        return preconditions.why_not_to(changed, card, made.node.node)
+
+    assert why() == why_to({}) == ""
+    assert why(allocations=()) == "it has no GPU"
+    assert why(state="reserved") == "it has not started yet"
+    assert why(allocations=(replace(own, whole=True),)).startswith("it has whole cards")
+    assert why(isolation=MPS).startswith("it uses an MPS server, whose clients the driver cannot")
+    assert why_to({"allocations": (own, own)}).startswith("it has 2 cards")
+    assert why_to({"claim": "uid"}).startswith("Kubernetes has allocated its card")
+    gone = replace(own, uuid="GPU-gone")
+    assert why_to({"allocations": (gone,)}).startswith("its memory is of a card that is gone")
+    assert why_to({}, instance=instance).endswith("MIG instances")
     with monkeypatch.context() as patched:
-        patched.setattr(made.node.node, "config", replace(made.node.node.config, cards=mps.cards))
-        with pytest.raises(NoRoom, match="it is in MPS mode"):
-            made.node.evictions.move(tenant.key, "1")
-    client = replace(tenant.record, isolation=MPS)
-    made.node.decide.run(lambda: made.node.ledger.put(client))
-    made.refuses(tenant, "uses an MPS server, whose clients the driver cannot")
-    made.node.decide.run(lambda: made.node.ledger.put(replace(client, isolation="interposer")))
-    instance = MigInstance("GPU-parent", 0, 1, 3, 0)
-    card = replace(made.node.node.loaded().cards[0], instance=instance)
-    with monkeypatch.context() as patched:
-        patched.setattr(made.node.node, "driver", replace(made.node.node.loaded(), cards=(card,)))
-        made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
+        cards = (replace(made.node.node.loaded().cards[0], instance=instance),)
+        patched.setattr(made.node.node, "driver", replace(made.node.node.loaded(), cards=cards))
+        assert why() == "it has a MIG instance, which the driver cannot evict"
     made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
     made.refuses(tenant, "gpushare resume train first")
-    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+    made.node.ledger.freezes.forget(tenant.key)
+    made.driver.driver_version = "565.57.01"
+    assert why().startswith("driver 565.57.01 has no checkpoint API; 570")
+    made.driver.driver_version = "580.65.06"
+    made.lives.close()  # its programs have ended
+    made.node.tenants.pages[tenant.key].reap(lambda *_: False)
+    assert why() == "none of its programs uses a card"
+    made.node.tenants.pages = {}
+    assert why().startswith("its pages are lost")
 
 
 def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
@@ -353,40 +349,6 @@ def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
     assert tenant.record.allocations[0].quota_bytes == 101 * GIB
     with pytest.raises(NoRoom, match="cannot grow train by 99 GiB"):
         change("200GiB")
-
-
-def test_what_has_no_memory_that_could_come_back_is_not_evicted(made: EvictableNode) -> None:
-    tenant = made.tenant()
-
-    def why(**changes: Any) -> str:
-        return preconditions.why_not(replace(tenant.record, **changes), made.node)
-
-    [own] = tenant.record.allocations
-    assert why() == ""
-    assert why(allocations=()) == "it has no GPU"
-    assert why(state="reserved") == "it has not started yet"
-    assert why(allocations=(replace(own, whole=True),)).startswith("it has whole cards")
-    made.lives.close()  # its programs have ended
-    made.node.tenants.pages[tenant.key].reap(lambda *_: False)
-    assert why() == "none of its programs uses a card"
-    made.node.tenants.pages = {}
-    assert why().startswith("its pages are lost")
-
-
-def test_what_cannot_be_moved_says_why(made: EvictableNode) -> None:
-    record, other = made.tenant(devices="0").record, made.node.node.loaded().cards[1]
-    [own] = record.allocations
-
-    def why(changes: dict[str, Any], **of_card: Any) -> str:
-        changed, card = replace(record, **changes), replace(other, **of_card)
-        return preconditions.why_not_to(changed, card, made.node.node)
-
-    assert why({}) == ""
-    assert why({"allocations": (own, own)}).startswith("it has 2 cards")
-    assert why({"claim": "uid"}).startswith("Kubernetes has allocated its card")
-    gone = replace(own, uuid="GPU-gone")
-    assert why({"allocations": (gone,)}).startswith("its memory is of a card that is gone")
-    assert why({}, instance=MigInstance("GPU-parent", 0, 1, 3, 0)).endswith("MIG instances")
 
 
 def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
@@ -407,17 +369,6 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
     monkeypatch.setattr(preconditions, "least_memory", lambda *_: least)
     made.refuses(second, "the container's memory limit leaves 2 GiB")
     assert second.eviction is None
-
-
-def test_a_move_names_each_card_with_its_replacement(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=40, devices="0")
-    other = made.node.node.loaded().cards[1].uuid
-    before = tenant.card
-    made.node.evictions.move(tenant.key, "1")
-    assert made.node.checkpoints.pairs == [((before, other),)]
-    assert (tenant.eviction, tenant.card, tenant.is_gated) == (None, other, False)
-    assert made.node.tenants.pages[tenant.key].grant.uuid(0) == other
-    assert [len(made.capacity(index).allocations) for index in (0, 1)] == [0, 1]
 
 
 def test_one_whose_new_card_is_taken_meanwhile_stays_on_its_own(made: EvictableNode) -> None:
@@ -502,26 +453,17 @@ def off_card(*tenants: EvictableTenant) -> list[bool]:
     return [one.record.is_off_card for one in tenants]
 
 
-def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNode) -> None:
+def test_a_request_without_room_evicts_who_is_idle_the_longest_and_is_needed(
+    made: EvictableNode,
+) -> None:
     made.tenant(gib=130, devices="1")
-    first, second, busy = (made.tenant(gib=40) for _ in range(3))
-    made.idle(second, first)
-    grant = opened(made.node, memory="50GiB")
-    assert off_card(first, second, busy) == [False, True, False]
-    assert made.node.ledger.entries[grant["key"]].allocations[0].uuid == first.card
-    assert second.eviction is not None
-    assert (second.eviction.cause, second.eviction.reason) == ("idle", "train had no room")
-
-
-def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNode) -> None:
-    made.tenant(gib=130, devices="1")
-    little, much, busy = (made.tenant(gib=gib) for gib in (4, 60, 60))
-    made.idle(little, much)
+    little, much, later, busy = (made.tenant(gib=gib, devices="0") for gib in (4, 60, 60, 10))
+    made.idle(little, much, later)
     with pytest.raises(NoRoom):
-        opened(made.node, memory="100GiB")
-    assert off_card(little, much, busy) == [False] * 3
+        opened(made.node, memory="135GiB")  # none in vain
+    assert off_card(little, much, later, busy) == [False] * 4
     opened(made.node, memory="50GiB")
-    assert off_card(little, much, busy) == [False, True, False]
+    assert off_card(little, much, later, busy) == [False, True, False, False]
 
 
 def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> None:
@@ -543,52 +485,32 @@ def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> N
     assert off_card(first, second) == [False, True]
 
 
-Kill = tuple[EvictableTenant, BeforeKill, list[str]]
-
-
-@pytest.fixture
-def kill(made: EvictableNode) -> Kill:
-    """A tenant that was restored, with a driver that hangs where one such is killed."""
+@pytest.mark.parametrize("ends", ["evicted", "refused", "late"])
+def test_a_restored_tenant_is_evicted_before_it_is_killed(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """With a driver that hangs where one is killed. What cannot be evicted in time is killed."""
     made.driver.driver_version = "595.71.05"
     assert isinstance(made.node.decide, InlineWorker)
     made.node.requests = InlineWorker(made.node.decide.turns, "request")  # type: ignore[assignment]
-    again: list[str] = []
-    tenant = made.tenant()
+    tenant, again = made.tenant(), list[str]()
     kills = BeforeKill(made.node, made.node.evictions)
-    assert not kills.postpones(tenant.record, lambda: None)  # it was never restored
+
+    def postpones() -> bool:
+        return kills.postpones(tenant.record, lambda: again.append("again"))
+
+    assert not postpones()  # it was never restored
     made.node.evictions.evict(tenant.key)
-    assert not tenant_status(tenant.record, made.node)["warnings"]
     made.node.evictions.restore(tenant.key)
-    return tenant, kills, again
-
-
-def test_a_restored_tenant_is_evicted_before_it_is_killed(made: EvictableNode, kill: Kill) -> None:
-    tenant, kills, again = kill
-    assert kills.postpones(tenant.record, lambda: again.append("again"))
+    if ends == "refused":
+        made.node.checkpoints.faults["lock", tenant.pids[0]] = SLOW
+    if ends == "late":
+        monkeypatch.setattr("gpushare.daemon.eviction.evictions.PATIENCE_SECONDS", 0.0)
+    assert postpones() == (ends != "late")
     made.settle()
     assert again
-    assert not kills.postpones(tenant.record, lambda: again.append("again"))
-    assert tenant.eviction is not None
-    assert (tenant.eviction.state, tenant.eviction.held) == ("evicted", True)
-
-
-def test_one_that_cannot_be_evicted_is_killed_all_the_same(made: EvictableNode, kill: Kill) -> None:
-    tenant, kills, again = kill
-    made.node.checkpoints.faults["lock", tenant.pids[0]] = SLOW
-    assert kills.postpones(tenant.record, lambda: again.append("again"))
-    made.settle()
-    assert again
-    assert not kills.postpones(tenant.record, lambda: again.append("again"))
-    assert tenant.eviction is None
-
-
-def test_a_kill_waits_only_so_long(
-    made: EvictableNode, kill: Kill, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpushare.daemon.eviction.evictions.PATIENCE_SECONDS", 0.0)
-    assert not kill[1].postpones(kill[0].record, lambda: kill[2].append("again"))
-    made.settle()
-    assert kill[2]
+    assert not postpones()
+    assert (tenant.eviction is not None and tenant.eviction.held) == (ends != "refused")
 
 
 def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
