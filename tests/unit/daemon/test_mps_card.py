@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
 from gpushare.daemon.mps.control import ControlProgram, MpsError, TenantLimits
@@ -111,15 +109,6 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
     server.runner.control = control  # type: ignore[assignment]
     monkeypatch.setattr(server.runner, "look", lambda: "")
     return Running(node, server, control)
-
-
-def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
-    record = running.client(1, cores=30)
-    assert running.control.limits == [TenantLimits(4 * GIB, 30)]
-    grant = running.node.node.mps.grant_of(record.key)
-    assert grant is not None
-    assert grant.percentage == 30
-    assert grant.variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
 
 
 @pytest.mark.parametrize(
@@ -255,6 +244,9 @@ def test_a_fault_names_its_cause_and_its_victims(
     assert culprit == "process 11 of it had a fatal fault"
     assert victim.startswith("a fatal fault of train-1 (process 11) ended the work of all")
     assert capfd.readouterr().err.count("mps-server-faulted") == 1
+    warnings = " ".join(status_row(running.node)["warnings"])
+    assert "the MPS server of card 0 had a fatal fault" in warnings
+    assert "have ended: train-1, train-2. Restart them" in warnings
     running.server.look()
     assert not capfd.readouterr().err.count("mps-server-faulted")
     # Its processes have started again, and are clients again.
@@ -263,21 +255,6 @@ def test_a_fault_names_its_cause_and_its_victims(
     running.server.look()
     assert running.node.node.mps.loss_of(other.key) == ""
     assert running.node.node.mps.loss_of(one.key) == culprit
-
-
-def test_a_faulted_server_says_which_containers_it_waits_for(
-    running: Running, tmp_path: Path
-) -> None:
-    running.node.node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
-    running.client(1)
-    running.server.look()
-    running.control.state = "FAULT"
-    running.control.pids = [11]
-    running.uses((running.node.ledger.entries[f"{1:016x}"], 11, True))
-    running.server.look()
-    warnings = " ".join(status_row(running.node)["warnings"])
-    assert "the MPS server of card 0 had a fatal fault" in warnings
-    assert "have ended: train-1. Restart them" in warnings
 
 
 def test_a_process_that_is_no_client_is_reported_once(
@@ -298,24 +275,6 @@ def test_a_process_that_is_no_client_is_reported_once(
     running.control.pids = [11]
     running.server.look()
     assert running.node.node.mps.bypass_of(record.key) == 0
-
-
-@pytest.mark.parametrize(
-    ("action", "done"), [("observe", []), ("warn", []), ("freeze", ["freeze"]), ("kill", ["kill"])]
-)
-def test_the_action_is_that_against_containers_over_quota(
-    running: Running, monkeypatch: pytest.MonkeyPatch, action: str, done: list[str]
-) -> None:
-    record = running.client(1)
-    found: list[str] = []
-    freezer: Any = SimpleNamespace(
-        freeze=lambda *_: found.append("freeze"), kill=lambda *_: found.append("kill")
-    )
-    monkeypatch.setattr(running.node.node, "over_quota_action", lambda _: action)
-    node = running.node
-    Audit(node, freezer).mps_bypassed(record.key, 11)
-    running.node.freezing.run(lambda: None)
-    assert found == done
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,10 @@ import pytest
 from gpushare.config import Config, parse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsGrant
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
-from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.scheduler_sync import shares_by_card
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import card_rows
-from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
@@ -133,21 +131,6 @@ def test_containers_of_one_user_are_on_different_cards_unless_they_trust_each_ot
     assert [row["mps_trusted"] for row in card_rows(node)] == [True, True]
 
 
-def test_a_card_keeps_its_backend_while_a_container_uses_it(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
-    created(node, 1, memory="4GiB")
-    client = created(node, 2, memory="4GiB", backend="mps")
-    configured('cards: {"0": {backend: mps}, "1": {backend: mps}}', tmp_path)
-    with pytest.raises(NotReloaded, match=r"cards\.0\.backend, .*card 0 cannot change from back"):
-        reload_config(node)
-    configured("", tmp_path)
-    with pytest.raises(NotReloaded, match=r"use it \(train-2\); run gpushare card drain 1"):
-        reload_config(node)
-    node.ledger.release(client.key)
-    assert reload_config(node) == ["cards"]
-
-
 def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_first(
     node: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -158,16 +141,6 @@ def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_fi
         created(node, 3, memory="4GiB", backend="mps")
     with pytest.raises(NoRoom, match="gpushare card drain 1"):
         created(node, 3, memory="4GiB", devices="1")
-
-
-def test_cards_and_containers_say_that_they_use_mps(node: FakeDaemon) -> None:
-    record = created(node, memory="4GiB", backend="mps")
-    rows = list(card_rows(node))
-    assert [row["mode"] for row in rows] == ["unused", "mps"]
-    assert [row["is_schedulable"] for row in rows] == [True, False]
-    found = tenant_status(record, node)
-    assert found["isolation"] == "mps"
-    assert found["mps"] is not None
 
 
 def test_a_client_is_not_gated_in_time(node: FakeDaemon) -> None:

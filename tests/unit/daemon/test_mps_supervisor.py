@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.daemon.cards.mps_state import MpsRefused
 from gpushare.daemon.mps import supervisor as module
-from gpushare.daemon.mps.supervisor import MpsSupervisor, find_program
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.operator.reload import set_node_setting
-from gpushare.host.rooted_tree import RootedTree
 from gpushare.quota.node_settings import RELEASED
 
 from . import fakes
@@ -67,13 +65,3 @@ def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: Fake
     done: list[str] = []
     node.servers.terminate("0" * 16, lambda: done.append("killed"))
     assert done == ["killed"]  # a kill never waits for a server that is not there
-
-
-def test_the_program_is_one_of_the_drivers_files(node: FakeDaemon, tmp_path: Path) -> None:
-    driver = replace(node.node.loaded())
-    folder = tmp_path / "root" / "usr" / "bin"
-    folder.mkdir(parents=True)
-    assert find_program(driver, RootedTree(tmp_path / "root")) is None
-    (folder / "nvidia-cuda-mps-control").write_text("#!/bin/sh\n")
-    found = find_program(driver, RootedTree(tmp_path / "root"))
-    assert found == Path("/usr/bin/nvidia-cuda-mps-control")
