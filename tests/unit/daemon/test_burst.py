@@ -162,23 +162,6 @@ def test_what_is_withheld_is_given_again_without_a_sample(node: FakeDaemon) -> N
     assert limit(node, tenant) == 140
 
 
-def test_burst_limits_are_updated_after_each_sample_and_never_concurrently(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, tenant = opened(node, memory="100GiB", devices="0"), bursting(node)
-    jobs: list[Callable[[], object]] = []
-    monkeypatch.setattr(node.decide, "submit", jobs.append)
-    release.release_tenant(first["key"], node, "it has ended")
-    jobs.clear()
-    for _ in range(3):
-        node.limits.update_soon()
-    [job] = jobs
-    job()
-    assert limit(node, tenant) == 140
-    node.limits.update_soon()
-    assert len(jobs) == 2
-
-
 sizes = st.integers(0, 8 * GIB)
 
 

@@ -126,21 +126,6 @@ def allocated(node: FakeDaemon) -> list[int]:
     return [capacity.allocated_bytes // GIB for capacity in node.accounts.capacities()]
 
 
-def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: FakeDaemon) -> None:
-    answer = prepare(node, device(20, 40))
-    assert answer["cdi"] == {"gpu": f"gpushare.io/claim={CLAIM}.gpu"}
-    assert (allocated(node), node.accounts.capacities()[0].cores_available) == ([20, 0], 60)
-    [file] = node.node.config.cdi_dir.iterdir()
-    assert file.name == f"gpushare.io-claim-{CLAIM}.json"
-    [found] = json.loads(file.read_text())["devices"]
-    assert list(found["containerEdits"]) == ["mounts"]
-    [mount] = found["containerEdits"]["mounts"]
-    paths = mount["hostPath"], mount["containerPath"]
-    assert Path(paths[0]).is_dir()
-    assert paths[1] == f"{CLAIM_MOUNT}/{CLAIM}.gpu"
-    assert "ro" in mount["options"]
-
-
 def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
     node: FakeDaemon,
 ) -> None:
@@ -156,21 +141,6 @@ def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
         with pytest.raises(ClaimChanged, match="Unprepare it first"):
             prepare(node, device(gib), **parameters)
     assert allocated(node) == [20, 0]
-
-
-def test_a_container_of_the_claim_has_what_was_allocated(node: FakeDaemon, tmp_path: Path) -> None:
-    parameters: dict[str, Any] = {"priority": "2", "class": "online"}
-    prepare(node, device(20, 40), **parameters)
-    train = container(node, tmp_path)
-    record = record_of(train.create(node), node)
-    [part] = record.allocations
-    assert (part.uuid, part.quota_bytes, part.cores) == (CARDS[0], 20 * GIB, 40)
-    assert (record.policy, record.priority, record.class_) == ("fixed-share", 2, "online")
-    assert (record.pod, record.pod_uid, record.claim) == ("job-1", POD, CLAIM)
-    assert not any("claim" in mount["destination"] for mount in train.document()["mounts"])
-    assert allocated(node) == [20, 0], "the claim and its container are one reservation"
-    [row] = node.ask("claims")
-    assert row["tenants"] == [record.id]
 
 
 def test_a_container_has_the_cards_of_the_requests_that_it_names(
@@ -256,26 +226,21 @@ def test_a_pods_annotations_never_add_to_a_claim(node: FakeDaemon, tmp_path: Pat
     assert (part.quota_bytes, part.cores, part.burst_limit_bytes) == (20 * GIB, 0, 20 * GIB)
 
 
+@pytest.mark.parametrize(
+    ("namespace", "name"), [("team", "team/gpu-claim"), ("finance", CLAIM)], ids=["own", "another"]
+)
 def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, name: str
 ) -> None:
+    """The refusal names no claim of another namespace."""
     monkeypatch.setattr(module, "_POD_SECONDS", 0.05)
-    prepare(node, device(20))
+    prepare(node, device(20), namespace=namespace)
     other = container(node, tmp_path, pod="ffff")
     before = other.text()
-    with pytest.raises(UnknownPod, match=r"claim team/gpu-claim is not reserved for pod team/job"):
+    with pytest.raises(UnknownPod, match=f"^claim {name} is not reserved for pod team/job"):
         other.create(node)
     assert other.text() == before
     assert node.ledger.entries == {}
-
-
-def test_the_refusal_of_another_namespaces_claim_does_not_name_it(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_POD_SECONDS", 0.05)
-    prepare(node, device(20), namespace="finance")
-    with pytest.raises(UnknownPod, match=rf"^claim {CLAIM} is not reserved for pod team/job"):
-        container(node, tmp_path, pod="ffff").create(node)
 
 
 def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(
@@ -401,7 +366,7 @@ def test_a_cordoned_card_takes_no_container_of_a_claim(node: FakeDaemon, tmp_pat
 
 def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: Path) -> None:
     with a_node(tmp_path) as before:
-        prepare(before, device(20, 40), policy="burst-share")
+        prepare(before, device(20, 40), policy="burst-share", priority="2")
         rows = before.ask("claims")
         folder = before.node.config.run_dir / "claims" / f"{CLAIM}.gpu"
         folder.rmdir()
@@ -416,7 +381,10 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
         assert folder.is_dir()
         names = sorted(file.name for file in after.node.config.cdi_dir.iterdir())
         assert names == [f"gpushare.io-claim-{CLAIM}.json", "nvidia.yaml"]
-        assert record_of(container(after, tmp_path).create(after), after).policy == "burst-share"
+        train = container(after, tmp_path)
+        record = record_of(train.create(after), after)
+        assert (record.policy, record.priority, record.claim) == ("burst-share", 2, CLAIM)
+        assert not any("claim" in mount["destination"] for mount in train.document()["mounts"])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, 
 from gpushare.daemon.node import LoadedDriver, NoDriver
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.host import driver
@@ -322,24 +321,6 @@ def test_reservations_follow_the_uuid_when_indices_change(
     assert allocated == {0: 0, 1: 4 * GIB}
 
 
-def test_a_lost_card_frees_nothing_and_is_healthy_again_when_it_answers(
-    changing: FakeDaemon, changing_driver: FakeDriver, capfd: pytest.CaptureFixture[str]
-) -> None:
-    opened(changing, memory="4GiB", devices="0")
-    changing_driver.lost, changing_driver.xids = frozenset({CARD.uuid}), ((CARD.uuid, 79),)
-    changing.sampler.look()
-    assert health(changing).startswith("XID 79: it has fallen off the bus")
-    assert health(changing, OTHER) == "ok"
-    with pytest.raises(NoRoom, match="XID 79"):
-        opened(changing, memory="4GiB", devices="0")
-    assert [room.allocated_bytes for room in changing.accounts.capacities()] == [4 * GIB, 0]
-    changing_driver.lost = frozenset()
-    changing.sampler.look()
-    assert health(changing) == "ok"
-    names = ["card-xid-reported", "card-unhealthy", "card-recovered"]
-    assert [line["event"] for line in events(capfd, *names)] == names
-
-
 def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(
     changing: FakeDaemon, changing_driver: FakeDriver
 ) -> None:
@@ -368,21 +349,6 @@ def test_an_xid_of_a_program_is_counted_and_no_fault_of_the_card(
     assert changing.sampler.health.xids == {(CARD.uuid, number): 2}
     said = events(capfd, "card-xid-reported")
     assert [(line["xid"], line["processes"]) for line in said] == [(number, [4242])] * 2
-
-
-def test_a_sample_of_another_driver_accuses_no_container(
-    changing: FakeDaemon, changing_driver: FakeDriver, capfd: pytest.CaptureFixture[str]
-) -> None:
-    changing_driver.driver_version = "590.10.01"
-    changing.sampler.look()
-    assert "has changed since the last sample" in changing.observed.usage.stale
-    assert health(changing) != "ok"
-    changing.decide.run(lambda: None)
-    changing.sampler.look()
-    assert changing.observed.usage.stale == ""
-    assert health(changing) == "ok"
-    [said] = events(capfd, "driver-cards-changed")
-    assert (said["before"], said["driver"]) == ("580.65.06", "590.10.01")
 
 
 SHARE = "GPUSHARE_MEMORY=4GiB"
@@ -480,23 +446,6 @@ def test_without_the_module_nvml_is_asked_only_where_it_makes_no_node(
 def test_a_card_that_cannot_be_shared_is_a_warning(upgraded: FakeDaemon, nvml: FakeDriver) -> None:
     nvml.refused_cards = ("card 1 (NVIDIA GB10): it has no memory of its own",)
     assert nvml.refused_cards[0] in status_row(upgraded)["warnings"]
-
-
-@pytest.mark.parametrize("name", ["7", "GPU-GB10"])
-def test_a_request_for_a_card_with_unified_memory_gets_the_reason(
-    upgraded: FakeDaemon, nvml: FakeDriver, name: str
-) -> None:
-    why = "card 7 (NVIDIA GB10): it has no memory of its own"
-    card: Any = {"index": 7, "uuid": "GPU-gb10", "schedulable_reason": why}
-    nvml.unified_cards = (card,)
-    assert status_row(upgraded)["unified_cards"] == [card]
-    with pytest.raises(NoSuchCard, match=f"^{re.escape(why)}$"):
-        opened(upgraded, memory="1GiB", devices=name)
-    assert opened(upgraded, memory="1GiB")["key"]  # of the other card
-    assert upgraded.node.driver is not None
-    upgraded.node.driver = replace(upgraded.node.driver, cards=())
-    with pytest.raises(NoSuchCard, match=f"^{re.escape(why)}$"):
-        opened(upgraded, memory="1GiB")
 
 
 def test_a_new_driver_with_its_module_is_loaded_and_used(

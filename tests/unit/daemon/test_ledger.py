@@ -14,14 +14,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.daemon.pages.tenants import GrantPage, Tenants
-from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
+from gpushare.daemon.pages.tenants import GrantPage
 from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, to_json
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
@@ -47,36 +43,6 @@ def opened(folder: Path, boot: str = "boot-1") -> Ledger:
 def reopened(ledger: Ledger, boot: str = "boot-1") -> Ledger:
     ledger.close()
     return Ledger(ledger.folder, boot)
-
-
-def full_entry() -> TenantRecord:
-    return replace(
-        entry("ab" * 8, cores=30),
-        engine="docker",
-        bundle="/run/bundle",
-        quota={"memory": {"value": "4GiB", "source": "env"}},
-        created=12.5,
-        expires=99.5,
-        notes=('env GPUSHARE_COUNT "4" was not applied',),
-        namespace="team",
-        container="train",
-        labels={"team": "red"},
-    )
-
-
-def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    devices = (ClaimedDevice("gpu", "GPU-0000", 4 * GIB, 30, "share-1", whole=True),)
-    claim = ClaimRecord("0a-1B", "team", "gpu", ("p1", "p2"), devices, {"class": "online"})
-    ledger.put(claim)
-    ledger.add(full_entry())
-    again = reopened(ledger)
-    assert again.claims == {"0a-1B": claim}
-    assert again.entries == {full_entry().key: full_entry()}
-    again.release(claim.file)
-    again.release(claim.file)
-    second = reopened(reopened(again), "boot-2")
-    assert (second.claims, second.entries) == ({}, {})
 
 
 def test_each_daemon_has_the_next_number_of_this_boot(tmp_path: Path) -> None:
@@ -330,25 +296,6 @@ def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
         patch.setattr(where, step, die)
         with pytest.raises(Killed):
             yield
-
-
-@left_open
-@pytest.mark.parametrize(
-    ("where", "step"),
-    [(Ledger, "add"), (TenantMounts, "make"), (StatusPage, "make"), (Tenants, "add")],
-)
-def test_a_start_that_was_cut_off_costs_nothing_in_the_end(
-    tmp_path: Path, where: type, step: str
-) -> None:
-    with fakes.node(tmp_path) as node, killed(where, step, before=False):
-        open_tenant(ME, {"memory": "4GiB"}, node, node.room)
-    with fakes.again(tmp_path) as node:
-        release.adopt_tenants(node, node.freezer)
-        assert sorted(node.tenants.pages) == node.mounts.made() == sorted(node.ledger.entries)
-        for key in node.ledger.entries:
-            node.ledger.change(key, expires=boottime() - 1)
-        release.reconcile_tenants(node, node.freezer)
-        assert (node.mounts.made(), dict(node.ledger.entries)) == ([], {})
 
 
 @left_open
