@@ -328,19 +328,6 @@ def test_nothing_is_killed_while_records_are_lost(
     assert "unallocated-container-killed" in events(capfd.readouterr().err)
 
 
-def test_a_ghost_is_not_ended(
-    lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It was a container's, and its PID now belongs to a process of another."""
-    lone.node.node.config = replace(lone.node.node.config, unknown="kill")
-    come(lone, CONTAINER)
-    lone.look()
-    lone.there[PID] = Process(PID, 2, 1, PID), CONTAINER
-    seen(lone, 20)
-    assert ended == []
-    assert "unallocated-container-killed" not in events(capfd.readouterr().err)
-
-
 def test_unaccounted_memory_is_shown_and_reported_if_it_lasts(
     lone: BusyCard, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,6 @@ from gpushare.daemon.placement.model import (
     CardCapacity,
     Links,
     MigInstance,
-    NonTenantProcess,
 )
 from gpushare.daemon.placement.request import (
     Bounds,
@@ -61,20 +60,6 @@ def refusal(ask: PlacementRequest, *rooms: CardCapacity) -> str:
     with pytest.raises(NoRoom) as caught:
         place_request(ask, rooms)
     return str(caught.value)
-
-
-def test_the_refusal_has_the_numbers() -> None:
-    foreign_bytes = 11 * GIB // 10 + 1
-    full = CardCapacity(
-        card(0, 140),
-        (AllocationUse("train", 4 * GIB), AllocationUse("serve", 8 * GIB)),
-        non_tenants=(NonTenantProcess(812, "Xorg", foreign_bytes),),
-        non_tenant_bytes=foreign_bytes,
-    )
-    assert refusal(share(200), full) == (
-        "no card has room for 200 GiB: card 0 has 126 of 140 GiB available "
-        "(train 4, serve 8, non-tenant 1.1 by pid 812 Xorg); request less or see gpushare ls"
-    )
 
 
 def test_the_refusal_of_a_named_card_speaks_of_no_other() -> None:
@@ -301,18 +286,6 @@ def cordon_node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDa
 def ask_node(node: FakeDaemon, op: str, **fields: Any) -> list[dict[str, object]]:
     answer = node.ask(op, **fields)
     return answer if isinstance(answer, list) else [answer["card"]]
-
-
-def test_a_cordoned_card_takes_no_new_tenant_and_keeps_its_tenants(tmp_path: Path) -> None:
-    with cordon_node(tmp_path) as made:
-        first = opened(made, memory="4GiB")
-        cordon_card(CARDS[0], "ECC errors", made.node, made.ledger)
-        assert entry_of(made, opened(made, memory="4GiB")).allocations[0].uuid == CARDS[1].uuid
-        assert first["key"] in made.ledger.entries
-        with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\); gpushare card unco"):
-            opened(made, memory="4GiB", devices="0")
-        uncordon_card(CARDS[0], made.node, made.ledger)
-        opened(made, memory="4GiB", devices="0")
 
 
 def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None:

@@ -149,14 +149,6 @@ def test_through_switches_the_card_with_fewer_links_says_how_many() -> None:
     assert link(facts(one, other, level=40, nvlink=False)) == "NODE"
 
 
-@pytest.mark.parametrize(
-    ("level", "kind"),
-    [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (7, "?")],
-)
-def test_levels_are_called_as_nvidia_smi_calls_them(level: int, kind: str) -> None:
-    assert link(facts(card("a"), card("b"), level=level)) == kind
-
-
 def test_the_kernel_says_the_node_where_nvml_does_not() -> None:
     asked: list[str] = []
 

@@ -143,35 +143,12 @@ def test_the_advice_is_never_more_than_the_card(bound: BoundTenant) -> None:
     assert "does not fit the card" in sentence
 
 
-def test_a_refused_request_that_fits_by_now_gives_no_advice(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, 2 * GIB)
-    bound.refuse(GIB)
-    report, _ = bound.report()
-    assert (report["denied_allocations"], report["advice"]) == (1, [])
-    bound.refuse(3 * GIB, times=2)
-    assert any(
-        "most of the memory is buffers" in sentence for sentence in bound.report()[0]["advice"]
-    )
-
-
 def advised(bound: BoundTenant, of_card: dict[str, Any], *holders: Any, **of_report: Any) -> str:
     """Return the advice for the tenant's report with some figures changed."""
     report, _ = bound.report()
     [card] = report["cards"]
     changed: Any = {**report, "cards": [{**card, **of_card}], **of_report}
     return " | ".join(why.advice_for(changed, holders))
-
-
-def test_an_evicted_container_is_advised_of_its_way_back(bound: BoundTenant) -> None:
-    def evicted(**changes: object) -> str:
-        state = {"bytes": GIB, "state": "evicted", "held": False, "waits_since": None, "error": ""}
-        return advised(bound, {}, eviction={**state, **changes})
-
-    assert evicted().startswith("1 GiB of the memory is in host memory. It goes back to a card")
-    assert evicted(held=True).endswith("in host memory until gpushare restore train")
-    assert "the program waits for its memory: the card has no room" in evicted(waits_since=7.0)
-    failed = evicted(state="failed", error="CUDA_ERROR_UNKNOWN")
-    assert failed.endswith("(CUDA_ERROR_UNKNOWN): gpushare stop train")
 
 
 def test_burst_shared_and_idle_memory_is_explained(bound: BoundTenant) -> None:
