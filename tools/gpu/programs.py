@@ -47,8 +47,8 @@ ALLOCATION_PROGRAM = tuple(
 )
 CONTRACT = tuple(f"tests/c/contract/{name}" for name in contract.sources())
 PROGRAMS = {
-    "allocations": ProgramBuild(ALLOCATION_PROGRAM),
     # What an older driver lacks is missed where it is called.
+    "allocations": ProgramBuild(ALLOCATION_PROGRAM, ("-Wl,-z,lazy",), links=True),
     "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
     "waiter": ProgramBuild(("tools/gpu/waiter.c",), ("-O2",), links=True),

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "allocation_paths.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-struct functions cu;
 
 #define MIB ((size_t)1 << 20)
 #define CUDA_FLOAT 0x20
@@ -21,54 +17,54 @@ static size_t heap_bytes; /* before anybody raised it */
 
 static CUresult take_buffer(struct held *held)
 {
-	return cu.cuMemAlloc_v2(&held->address, held->bytes);
+	return cuMemAlloc_v2(&held->address, held->bytes);
 }
 
 static CUresult take_pitch(struct held *held)
 {
 	size_t pitch;
 
-	return cu.cuMemAllocPitch_v2(&held->address, &pitch, MIB, (held->bytes + MIB - 1) / MIB, 4);
+	return cuMemAllocPitch_v2(&held->address, &pitch, MIB, (held->bytes + MIB - 1) / MIB, 4);
 }
 
 static CUresult take_managed(struct held *held)
 {
-	return cu.cuMemAllocManaged(&held->address, held->bytes, CU_MEM_ATTACH_GLOBAL);
+	return cuMemAllocManaged(&held->address, held->bytes, CU_MEM_ATTACH_GLOBAL);
 }
 
 static CUresult give_buffer(const struct held *held)
 {
-	return cu.cuMemFree_v2(held->address);
+	return cuMemFree_v2(held->address);
 }
 
 static CUresult take_async(struct held *held)
 {
-	return cu.cuMemAllocAsync(&held->address, held->bytes, NULL);
+	return cuMemAllocAsync(&held->address, held->bytes, NULL);
 }
 
 static CUresult give_async(const struct held *held)
 {
-	return cu.cuMemFreeAsync(held->address, NULL);
+	return cuMemFreeAsync(held->address, NULL);
 }
 
 static CUresult take_async_ptsz(struct held *held)
 {
-	return cu.cuMemAllocAsync_ptsz(&held->address, held->bytes, NULL);
+	return cuMemAllocAsync_ptsz(&held->address, held->bytes, NULL);
 }
 
 static CUresult give_async_ptsz(const struct held *held)
 {
-	return cu.cuMemFreeAsync_ptsz(held->address, NULL);
+	return cuMemFreeAsync_ptsz(held->address, NULL);
 }
 
 static CUresult take_pool(struct held *held)
 {
-	return cu.cuMemAllocFromPoolAsync(&held->address, held->bytes, own_pool, NULL);
+	return cuMemAllocFromPoolAsync(&held->address, held->bytes, own_pool, NULL);
 }
 
 static CUresult take_pool_ptsz(struct held *held)
 {
-	return cu.cuMemAllocFromPoolAsync_ptsz(&held->address, held->bytes, own_pool, NULL);
+	return cuMemAllocFromPoolAsync_ptsz(&held->address, held->bytes, own_pool, NULL);
 }
 
 static CUmemAllocationProp on_card(void)
@@ -81,12 +77,12 @@ static CUresult take_physical(struct held *held)
 {
 	CUmemAllocationProp properties = on_card();
 
-	return cu.cuMemCreate(&held->handle, held->bytes, &properties, 0);
+	return cuMemCreate(&held->handle, held->bytes, &properties, 0);
 }
 
 static CUresult give_physical(const struct held *held)
 {
-	return cu.cuMemRelease(held->handle);
+	return cuMemRelease(held->handle);
 }
 
 /* As allocators do: the handle goes as soon as the memory is mapped. */
@@ -96,18 +92,18 @@ static CUresult take_mapped(struct held *held)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cu.cuMemAddressReserve(&held->address, held->bytes, 0, 0, 0);
+	result = cuMemAddressReserve(&held->address, held->bytes, 0, 0, 0);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuMemMap(held->address, held->bytes, 0, held->handle, 0);
-	cu.cuMemRelease(held->handle);
+		result = cuMemMap(held->address, held->bytes, 0, held->handle, 0);
+	cuMemRelease(held->handle);
 	return result;
 }
 
 static CUresult give_mapped(const struct held *held)
 {
-	CUresult result = cu.cuMemUnmap(held->address, held->bytes);
+	CUresult result = cuMemUnmap(held->address, held->bytes);
 
-	return result == CUDA_SUCCESS ? cu.cuMemAddressFree(held->address, held->bytes) : result;
+	return result == CUDA_SUCCESS ? cuMemAddressFree(held->address, held->bytes) : result;
 }
 
 static CUresult take_array(struct held *held)
@@ -117,12 +113,12 @@ static CUresult take_array(struct held *held)
 		.Format = CUDA_FLOAT,
 		.NumChannels = 4};
 
-	return cu.cuArray3DCreate_v2(&held->array, &shape);
+	return cuArray3DCreate_v2(&held->array, &shape);
 }
 
 static CUresult give_array(const struct held *held)
 {
-	return cu.cuArrayDestroy(held->array);
+	return cuArrayDestroy(held->array);
 }
 
 static CUresult take_mipmapped(struct held *held)
@@ -132,12 +128,12 @@ static CUresult take_mipmapped(struct held *held)
 		.Format = CUDA_FLOAT,
 		.NumChannels = 4};
 
-	return cu.cuMipmappedArrayCreate(&held->mipmapped, &shape, 1);
+	return cuMipmappedArrayCreate(&held->mipmapped, &shape, 1);
 }
 
 static CUresult give_mipmapped(const struct held *held)
 {
-	return cu.cuMipmappedArrayDestroy(held->mipmapped);
+	return cuMipmappedArrayDestroy(held->mipmapped);
 }
 
 /* What a graph allocates and does not free itself is the program's, as any other memory. */
@@ -148,7 +144,7 @@ static CUresult graph_build(CUgraph graph, struct held *held)
 			.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
 		.bytesize = held->bytes};
 	CUgraphNode node;
-	CUresult result = cu.cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation);
+	CUresult result = cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation);
 
 	held->address = allocation.dptr;
 	return result;
@@ -158,29 +154,29 @@ static CUresult take_graph(struct held *held)
 {
 	CUgraph graph;
 	CUgraphExec executable = NULL;
-	CUresult result = cu.cuGraphCreate(&graph, 0);
+	CUresult result = cuGraphCreate(&graph, 0);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = graph_build(graph, held);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuGraphInstantiateWithFlags(&executable, graph, 0);
+		result = cuGraphInstantiateWithFlags(&executable, graph, 0);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuGraphLaunch(executable, NULL);
+		result = cuGraphLaunch(executable, NULL);
 	if (result != CUDA_SUCCESS && executable)
-		cu.cuGraphExecDestroy(executable);
-	cu.cuGraphDestroy(graph);
+		cuGraphExecDestroy(executable);
+	cuGraphDestroy(graph);
 	held->executable = executable;
 	return result;
 }
 
 static CUresult give_graph(const struct held *held)
 {
-	CUresult result = cu.cuMemFreeAsync(held->address, NULL);
+	CUresult result = cuMemFreeAsync(held->address, NULL);
 
 	if (result == CUDA_SUCCESS)
-		result = cu.cuCtxSynchronize();
-	return result == CUDA_SUCCESS ? cu.cuGraphExecDestroy(held->executable) : result;
+		result = cuCtxSynchronize();
+	return result == CUDA_SUCCESS ? cuGraphExecDestroy(held->executable) : result;
 }
 
 static CUresult take_module(struct held *held)
@@ -191,29 +187,29 @@ static CUresult take_module(struct held *held)
 		".version 7.0\n.target sm_70\n.address_size 64\n"
 		".visible .global .align 16 .b8 room[%zu];\n",
 		held->bytes);
-	return cu.cuModuleLoadData(&held->module, image);
+	return cuModuleLoadData(&held->module, image);
 }
 
 static CUresult give_module(const struct held *held)
 {
-	return cu.cuModuleUnload(held->module);
+	return cuModuleUnload(held->module);
 }
 
 /* There is one heap: the last one to raise it is the only one. */
 static CUresult take_limit(struct held *held)
 {
 	size_t now;
-	CUresult result = cu.cuCtxGetLimit(&now, CU_LIMIT_MALLOC_HEAP_SIZE);
+	CUresult result = cuCtxGetLimit(&now, CU_LIMIT_MALLOC_HEAP_SIZE);
 
 	if (result != CUDA_SUCCESS || now != heap_bytes)
 		return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_PERMITTED : result;
-	return cu.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes + held->bytes);
+	return cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes + held->bytes);
 }
 
 static CUresult give_limit(const struct held *held)
 {
 	(void)held;
-	return cu.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
+	return cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
 }
 
 /* The driver takes the descriptor where it takes the memory. */
@@ -223,7 +219,7 @@ static CUresult take_external(struct held *held)
 		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = held->bytes};
 
 	description.handle.fd = (int)syscall(SYS_memfd_create, "external", 0);
-	CUresult result = cu.cuImportExternalMemory(&held->external, &description);
+	CUresult result = cuImportExternalMemory(&held->external, &description);
 	if (result != CUDA_SUCCESS)
 		close(description.handle.fd);
 	return result;
@@ -231,7 +227,7 @@ static CUresult take_external(struct held *held)
 
 static CUresult give_external(const struct held *held)
 {
-	return cu.cuDestroyExternalMemory(held->external);
+	return cuDestroyExternalMemory(held->external);
 }
 
 const struct allocation_path allocation_paths[] = {
@@ -262,58 +258,39 @@ const struct allocation_path *allocation_path_named(const char *name)
 	return NULL;
 }
 
-static void *found(void *library, const char *symbol)
-{
-	void *address = dlsym(library, symbol);
-
-	if (!address) {
-		fprintf(stderr, "%s: not found\n", symbol);
-		exit(2);
-	}
-	return address;
-}
-
-static void find_functions(void *library)
-{
-#define FUNCTION(function) *(void **)&cu.function = found(library, #function);
-#include "allocation_paths.inc"
-#undef FUNCTION
-}
-
-CUresult allocation_open(void *library, CUdevice ordinal)
+CUresult allocation_open(CUdevice ordinal)
 {
 	CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}};
 
-	find_functions(library);
 	device = ordinal;
-	CUresult result = cu.cuInit(0);
+	CUresult result = cuInit(0);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuDevicePrimaryCtxRetain(&context, device);
+		result = cuDevicePrimaryCtxRetain(&context, device);
 	if (result == CUDA_SUCCESS)
 		result = allocation_enter();
 	if (result == CUDA_SUCCESS)
-		result = cu.cuMemPoolCreate(&own_pool, &properties);
+		result = cuMemPoolCreate(&own_pool, &properties);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuCtxGetLimit(&heap_bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
+		result = cuCtxGetLimit(&heap_bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
 	return result;
 }
 
 CUresult allocation_enter(void)
 {
-	return cu.cuCtxSetCurrent(context);
+	return cuCtxSetCurrent(context);
 }
 
 CUresult allocation_trim(void)
 {
 	CUmemoryPool pool;
-	CUresult result = cu.cuCtxSynchronize();
+	CUresult result = cuCtxSynchronize();
 
 	if (result == CUDA_SUCCESS)
-		result = cu.cuDeviceGetMemPool(&pool, device);
+		result = cuDeviceGetMemPool(&pool, device);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuMemPoolTrimTo(pool, 0);
+		result = cuMemPoolTrimTo(pool, 0);
 	if (result == CUDA_SUCCESS)
-		result = cu.cuMemPoolTrimTo(own_pool, 0);
-	return result == CUDA_SUCCESS ? cu.cuDeviceGraphMemTrim(device) : result;
+		result = cuMemPoolTrimTo(own_pool, 0);
+	return result == CUDA_SUCCESS ? cuDeviceGraphMemTrim(device) : result;
 }

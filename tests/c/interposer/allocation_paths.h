@@ -9,13 +9,6 @@
 
 #include "cuda_driver.h"
 
-/* The driver, once allocation_open has found it. */
-extern struct functions {
-#define FUNCTION(function) __typeof__(&function) function;
-#include "allocation_paths.inc"
-#undef FUNCTION
-} cu;
-
 /* What was taken through a allocation path, as that one notes it. */
 struct held {
 	const struct allocation_path *path; /* NULL: nothing here */
@@ -43,9 +36,8 @@ extern const size_t allocation_path_count;
 /* NULL: there is none of that name. */
 const struct allocation_path *allocation_path_named(const char *name);
 
-/* Make the primary context of `ordinal` current, by the driver that dlopen has opened; the
- * allocation paths lead to its card. Does not return where the driver lacks a function. */
-CUresult allocation_open(void *library, CUdevice ordinal);
+/* Make the primary context of `ordinal` current: the allocation paths lead to its card. */
+CUresult allocation_open(CUdevice ordinal);
 
 /* The same context in another thread. */
 CUresult allocation_enter(void);

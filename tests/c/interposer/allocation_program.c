@@ -9,7 +9,6 @@
  *
  *     allocation_program [DEVICE]    device 0 unless told
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 #include "allocation_paths.h"
 
 #define MOST 4096
-#define MIB ((size_t)1 << 20)
 
 static struct held holding[MOST];
 
@@ -75,7 +73,7 @@ static void answer(CUresult result)
 static void answer_info(void)
 {
 	size_t left, total;
-	CUresult result = cu.cuMemGetInfo_v2(&left, &total);
+	CUresult result = cuMemGetInfo_v2(&left, &total);
 
 	if (result == CUDA_SUCCESS)
 		printf("ok %zu %zu\n", left, total);
@@ -100,7 +98,7 @@ static void serve(void)
 		} else if (sscanf(line, "%15s", word) != 1) {
 			continue;
 		} else if (strcmp(word, "sync") == 0) {
-			answer(cu.cuCtxSynchronize());
+			answer(cuCtxSynchronize());
 		} else if (strcmp(word, "trim") == 0) {
 			answer(allocation_trim());
 		} else if (strcmp(word, "info") == 0) {
@@ -115,14 +113,8 @@ static void serve(void)
 
 int main(int argc, char **argv)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	CUresult result = allocation_open(argc > 1 ? (CUdevice)strtol(argv[1], NULL, 10) : 0);
 
-	if (!library) {
-		fprintf(stderr, "%s\n", dlerror());
-		return 2;
-	}
-	CUresult result =
-		allocation_open(library, argc > 1 ? (CUdevice)strtol(argv[1], NULL, 10) : 0);
 	if (result != CUDA_SUCCESS)
 		die("start", result);
 	serve();

@@ -172,7 +172,8 @@ def container(request: pytest.FixtureRequest) -> ProgramContainer:
 @pytest.fixture(scope="session")
 def allocation_program(tmp_path_factory: pytest.TempPathFactory) -> str:
     output = tmp_path_factory.mktemp("allocations") / "allocations"
-    return str(compile_c(output, "allocation_program.c", str(HERE / "allocation_paths.c")))
+    linked = str(HERE / "allocation_paths.c"), str(device_file.libraries() / "libcuda.so.1")
+    return str(compile_c(output, "allocation_program.c", *linked))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@
  * and destroyed, memory is exported and imported, the process forks, and others wait and look. For
  * the sanitizers; what is left at the end is known exactly.
  */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -283,7 +282,7 @@ int main(void)
 	tenant_create(QUOTA);
 	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
 	TEST(threads_may_all_begin_at_once);
-	CHECK(allocation_open(RTLD_DEFAULT, 0) == CUDA_SUCCESS);
+	CHECK(allocation_open(0) == CUDA_SUCCESS);
 	TEST(nothing_is_left_of_many_threads_work);
 	return 0;
 }
