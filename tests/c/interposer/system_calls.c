@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints how many system calls a thread makes in each of its first steps with a card, one "STEP
- * COUNT" a line, and "threads COUNT" for the threads that were started for it:
+ * COUNT" a line, and "threads COUNT" for the threads that were started for it. The last step
+ * allocates, frees and asks for memory at random among many live allocations:
  *
  *     system_calls LIBCUDA [list]     list: the number of each call, on stderr
  */
@@ -21,7 +22,7 @@
 #include <linux/ptrace.h>
 
 static const char *const steps[] = {"before", "dlopen", "cuInit", "context", "allocation",
-	"another", "load", "launch", "again"};
+	"another", "load", "launch", "again", "many", "steady"};
 
 #define STEPS (sizeof(steps) / sizeof(*steps))
 #define MODULE ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry idle()\n{\nret;\n}\n"
@@ -42,8 +43,23 @@ static void step_done(void)
 		}                                                                                  \
 	} while (0)
 
+#define LIVE 1024
+
+static CUdeviceptr live[LIVE];
+
+static void replace(void *library, unsigned which)
+{
+	size_t left, total;
+
+	if (live[which])
+		CALL(cuMemFree_v2, live[which]);
+	CALL(cuMemAlloc_v2, &live[which], 512);
+	CALL(cuMemGetInfo_v2, &left, &total);
+}
+
 static _Noreturn void use_a_card(const char *path)
 {
+	unsigned drawn = 1;
 	CUdeviceptr pointer, other;
 	CUfunction kernel;
 	CUcontext context;
@@ -71,6 +87,14 @@ static _Noreturn void use_a_card(const char *path)
 	CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 	step_done();
 	CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+	step_done();
+	for (unsigned i = 0; i < 2 * LIVE; i++) /* the second time tables have the room they need */
+		replace(library, i % LIVE);
+	step_done();
+	for (unsigned i = 0; i < 10 * LIVE; i++) {
+		drawn = drawn * 1664525 + 1013904223;
+		replace(library, drawn >> 22);
+	}
 	step_done();
 	_exit(0);
 }
