@@ -322,9 +322,9 @@ class SchedulerSync:
 # identifies it as the listener on its socket and watches it by a pidfd; it is a child only if this
 # daemon started it.
 #
-# The messages are laid out as in scheduler/message.h; tests/c/scheduler/test_message_parity.py
-# compiles the header and compares. Numbers are little endian: gpushare runs where NVIDIA's driver
-# does, on x86-64 and arm64.
+# The messages are laid out as in scheduler/message.h; tests/c/test_abi_parity.py compiles it and
+# compares. Numbers are little endian: gpushare runs where NVIDIA's driver does, on x86-64 and
+# arm64.
 
 VERSION: Final = 2
 

@@ -138,3 +138,8 @@ def test_a_tenant_that_comes_and_goes_leaves_nothing(scheduler: Scheduler, make:
         scheduler.send(schedule_message.message(schedule_message.REMOVE, tenant.key))
     assert mapped() == 0
     assert descriptors(scheduler) == before
+
+
+def test_nothing_is_no_answer() -> None:
+    with pytest.raises(ValueError, match="an answer of 0 bytes, not 20"):
+        schedule_message.read_reply(b"")
