@@ -35,13 +35,14 @@ def symbols(library: str, names: list[str]) -> list[list[str]]:
     return [[name for name in names if address(place, name)] for place in places]
 
 
-def aliases(names: list[str]) -> dict[int, str]:
-    """The first name of each address, in the library and in what is behind it."""
+def aliases(names: list[str], own: list[str]) -> dict[int, str]:
+    """The first name of each address, in the library and, but for `own`, in what is behind it."""
+    library = ctypes.CDLL("libcuda.so.1")
     handles = [ctypes.CDLL(path) for path in libraries_loaded()]
     return {
         found: name
         for name in sorted(names, reverse=True)
-        for handle in handles
+        for handle in ([library] if name in own else handles)
         if (found := address(handle, name))
     }
 
@@ -51,10 +52,12 @@ def libraries_loaded() -> list[str]:
     return [path for path in sorted(paths) if "libcuda.so" in path]
 
 
-def lookups(names: list[str], versions: list[int], known: list[str]) -> dict[str, list[Any]]:
+def lookups(
+    names: list[str], versions: list[int], known: list[str], own: list[str]
+) -> dict[str, list[Any]]:
     """Each answer, with the first of the versions for which it is given."""
     library = ctypes.CDLL("libcuda.so.1")
-    at = aliases(known)
+    at = aliases(known, own)
     forms = [form for form in ("cuGetProcAddress", "cuGetProcAddress_v2") if address(library, form)]
     answers = {}
     for form in forms:
@@ -167,7 +170,7 @@ def runtime(path: str, known: list[str]) -> dict[str, Any]:
         name: [library[prefix + name](*arguments), number.value]
         for name, arguments in calls.items()
     }
-    at = aliases(known)
+    at = aliases(known, [])
     for name in ENTRY_POINTS:
         found, status = c_void_p(), c_int(-1)
         if address(library, f"{prefix}cudaGetDriverEntryPointByVersion"):
@@ -203,7 +206,7 @@ def bindings(known: list[str]) -> dict[str, Any]:
         except (RuntimeError, TypeError) as error:
             said[name] = f"{type(error).__name__}: {error}"
     if address(ctypes.CDLL("libcuda.so.1"), "cuGetProcAddress_v2"):  # the form that it calls
-        at = aliases(known)
+        at = aliases(known, [])
         for name in known:
             result, found, status = driver.cuGetProcAddress(name.encode(), 13000, 0)
             said[f"look-up of {name}"] = [int(result), at.get(found, found), int(status)]

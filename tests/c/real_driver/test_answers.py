@@ -30,7 +30,7 @@ def lookups(request: pytest.FixtureRequest) -> tuple[object, ...]:
     if request.config.getoption("gate"):
         versions = versions[::STEP]
     names = sorted({*NO_NAMES, *(line.name for line in lines)})
-    return "lookups", names, [0, *versions, 99999, -1], [line.symbol for line in lines]
+    return "lookups", names, [0, *versions, 99999, -1], [line.symbol for line in lines], []
 
 
 def test_a_share_looks_up_what_the_driver_does(
