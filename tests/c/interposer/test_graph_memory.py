@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare import abi
-
 from .client import *
-from .container import ProgramContainer
 from .inside import inside
 
 
@@ -55,23 +52,6 @@ def test_what_a_card_keeps_of_a_graph_that_it_refuses_is_charged(started: str) -
     trim_graphs()
     launch_graph(graph)
     holds(92)
-
-
-@inside()
-def test_what_a_graph_keeps_is_charged_until_it_is_trimmed(simulated: ProgramContainer) -> None:
-    holds = begin()
-    graph = executable(100)
-    for _ in range(50):  # also where no room is left
-        launch_graph(graph)
-    synchronize()
-    holds(100)
-    assert simulated.tenant.kind(abi.KIND_GRAPH) == 100 * MIB
-    call("cuGraphExecDestroy", graph)
-    holds(100)
-    trim_graphs()
-    holds(0)
-    launch_graph(executable(60))
-    holds(60)
 
 
 @pytest.mark.parametrize("allocate", [alloc, create, alloc_async])

@@ -13,16 +13,6 @@ from .inside import inside, run_inside
 
 
 @inside()
-def test_without_room_what_declares_nothing_is_loaded() -> None:
-    start()
-    before = taken()
-    module(image(100 * MIB))
-    assert charged() == taken() - before == 100 * MIB
-    assert result_of(module, image(1)) == OUT_OF_MEMORY
-    module(image(0))
-
-
-@inside()
 def test_managed_variables_are_of_the_kind_that_the_driver_does_not_count(
     simulated: ProgramContainer,
 ) -> None:

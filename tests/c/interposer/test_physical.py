@@ -17,28 +17,14 @@ from .inside import inside
 SIZE = 40 * MIB
 #: As (what is done, what is charged then in MiB)... of a piece of 4 MiB, `h`, and addresses at `p`.
 STORIES: dict[str, list[tuple[str, int]]] = {
-    "released while it is mapped": [
-        ("h = create(4 * MIB); map_memory(p, 4 * MIB, h); release(h)", 4),
-        ("unmap(p, 4 * MIB)", 0),
-    ],
     "unmapped before it is released": [
         ("h = create(4 * MIB); map_memory(p, 4 * MIB, h); unmap(p, 4 * MIB)", 4),
         ("result_of(release, h + 12345)", 4),
         ("release(h)", 0),
     ],
-    "mapped twice": [
-        ("h = create(4 * MIB); map_memory(p, 4 * MIB, h); map_memory(p + 4 * MIB, 4 * MIB, h)", 4),
-        ("release(h); unmap(p, 4 * MIB)", 4),
-        ("unmap(p + 4 * MIB, 4 * MIB)", 0),
-    ],
     "two pieces, unmapped at once": [
         ("a, b = create(4 * MIB), create(6 * MIB); map_memory(p, 4 * MIB, a)", 10),
         ("map_memory(p + 4 * MIB, 6 * MIB, b); release(a); unmap(p, 10 * MIB)", 6),
-    ],
-    "retained by its address": [
-        ("h = create(4 * MIB); map_memory(p, 4 * MIB, h); other = retain(p)", 4),
-        ("unmap(p, 4 * MIB); release(h)", 4),
-        ("release(other)", 0),
     ],
 }
 

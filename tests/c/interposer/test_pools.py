@@ -112,19 +112,6 @@ def test_a_split_pool_cannot_exceed_the_quota() -> None:
     holds(3)
 
 
-@inside()
-def test_a_destroyed_pool_is_charged_while_some_of_it_lives() -> None:
-    holds = begin()
-    pool = keeping(pool_create())
-    kept, freed = pool_alloc(pool, CHUNK), pool_alloc(pool, CHUNK)
-    free_async(freed)
-    call("cuMemPoolDestroy", pool)
-    holds(1)
-    free_async(kept)
-    synchronize()
-    holds(0)
-
-
 @pytest.mark.parametrize("place", [HOST, HOST_NUMA, None])
 @inside()
 def test_a_pool_of_the_host_is_not_charged(place: int | None) -> None:
