@@ -7,9 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class SimulatorMachine:
 
     simulator: simulator.Simulator
     libraries: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, str]:
@@ -38,6 +39,7 @@ class SimulatorMachine:
             **self.simulator.env,
             "LD_LIBRARY_PATH": str(self.libraries),
             "PYTHONPATH": str(CLIENTS),
+            **self.variables,
         }
 
     @contextmanager
@@ -70,18 +72,10 @@ class ClientProcess:
 
     def ask(self, line: str) -> Any:
         """Send one request and wait for its answer."""
-        self.send(line)
-        return self.receive()
-
-    def send(self, line: str) -> None:
-        """Send one request."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-
-    def receive(self) -> Any:
-        """Wait for the answer to the oldest request without one."""
-        assert self.process.stdout is not None
         answer = self.process.stdout.readline()
         assert answer, "the client ended before it answered"
         return json.loads(answer)

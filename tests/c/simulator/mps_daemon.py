@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.system.waiting import wait_until
@@ -23,17 +23,12 @@ class MpsDaemon:
     folder: Path
     process: subprocess.Popen[bytes]
 
-    @property
-    def env(self) -> dict[str, str]:
-        """The environment of its clients and commands."""
-        return {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe")}
-
     def command(self, *lines: str) -> list[str]:
         """Return what commands print, line by line."""
         done = subprocess.run(
             [str(self.machine.simulator.mps_control)],
             input="".join(f"{line}\n" for line in lines),
-            env={**self.machine.env, **self.env},
+            env=self.client().env,
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -47,19 +42,8 @@ class MpsDaemon:
 
     def client(self, **env: str) -> SimulatorMachine:
         """Return the machine as a client of this daemon sees it."""
-        return MpsMachine(self.machine.simulator, self.machine.libraries, {**self.env, **env})
-
-
-@dataclass(frozen=True)
-class MpsMachine(SimulatorMachine):
-    """A machine on which programs have variables of MPS."""
-
-    variables: dict[str, str]
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The environment of programs."""
-        return {**super().env, **self.variables}
+        pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe")}
+        return replace(self.machine, variables=pipes | env)
 
 
 @contextmanager

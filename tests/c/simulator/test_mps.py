@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -12,12 +12,22 @@ from gpushare import simulator
 from tests.c.real_driver.mps_program import transcript
 from tests.system.waiting import wait_until
 
-from .conftest import SimulatorMachine
+from .conftest import ClientProcess, SimulatorMachine
 from .mps_daemon import MpsDaemon, mps_daemon
 
 MIB = 1 << 20
 LAUNCH_FAILED, RPC_FAILURE, NOT_READY, TERMINATED = 719, 806, 807, 810
 DEVICE_UNAVAILABLE = 46
+
+
+@contextmanager
+def started(*machines: SimulatorMachine) -> Iterator[list[ClientProcess]]:
+    """Start a program on each machine, which makes a context."""
+    with ExitStack() as stack:
+        tenants = [stack.enter_context(machine.started("tenant.py")) for machine in machines]
+        for tenant in tenants:
+            assert (tenant.ask("init"), tenant.ask("context")) == (0, 0)
+        yield tenants
 
 
 @pytest.fixture
@@ -35,9 +45,7 @@ def test_it_answers_as_nvidias_own(simulate: Callable[..., SimulatorMachine], re
 
 
 def test_a_program_starts_a_server_and_is_its_client(control: MpsDaemon) -> None:
-    with control.client().started("tenant.py") as tenant:
-        assert tenant.ask("init") == 0
-        assert tenant.ask("context") == 0
+    with started(control.client()) as (tenant,):
         pid = str(tenant.ask("pid"))
         (server,) = control.command("get_server_list")
         assert control.command(f"get_server_status {server}") == ["ACTIVE"]
@@ -53,14 +61,7 @@ def test_a_card_for_one_process_takes_the_server_and_its_clients(control: MpsDae
     """Without MPS, a program then gets an error rather than the card without limits."""
     simulator.fail(control.machine.simulator.device, compute_mode=3)
     client = control.client()
-    with (
-        client.started("tenant.py") as one,
-        client.started("tenant.py") as two,
-        control.machine.started("tenant.py") as other,
-    ):
-        for tenant in (one, two):
-            assert tenant.ask("init") == 0
-            assert tenant.ask("context") == 0
+    with started(client, client), control.machine.started("tenant.py") as other:
         assert other.ask("init") == 0
         assert other.ask("context") == DEVICE_UNAVAILABLE
 
@@ -74,13 +75,11 @@ def test_a_wrong_pipe_directory_means_the_whole_card_without_a_word(control: Mps
 
 
 def test_a_fault_ends_every_client_and_names_its_cause(control: MpsDaemon) -> None:
-    with ExitStack() as stack:
-        client = control.client()
-        one, two = (stack.enter_context(client.started("tenant.py")) for _ in range(2))
-        other = stack.enter_context(control.machine.started("tenant.py"))
-        for tenant in (one, two, other):
-            assert tenant.ask("init") == 0
-            assert tenant.ask("context") == 0
+    client = control.client()
+    with (
+        started(client, client, control.machine) as (one, two, other),
+        client.started("tenant.py") as late,
+    ):
         (server,) = control.command("get_server_list")
         assert one.ask("trap") == [0, LAUNCH_FAILED]
         wait_until(lambda: two.ask("sync") == LAUNCH_FAILED)
@@ -88,7 +87,6 @@ def test_a_fault_ends_every_client_and_names_its_cause(control: MpsDaemon) -> No
         assert other.ask(f"alloc {MIB}")[0] == 0
         assert control.command(f"get_server_status {server}") == ["FAULT"]
         assert f"Client process {one.ask('pid')} encountered a fatal" in control.log()
-        late = stack.enter_context(client.started("tenant.py"))
         assert late.ask("init") == NOT_READY
         for tenant in (one, two):
             tenant.kill()
@@ -97,21 +95,14 @@ def test_a_fault_ends_every_client_and_names_its_cause(control: MpsDaemon) -> No
 
 
 def test_without_mps_a_fault_is_the_programs_own(machine: SimulatorMachine) -> None:
-    with machine.started("tenant.py") as one, machine.started("tenant.py") as two:
-        for tenant in (one, two):
-            assert tenant.ask("init") == 0
-            assert tenant.ask("context") == 0
+    with started(machine, machine) as (one, two):
         assert one.ask("trap") == [0, LAUNCH_FAILED]
         assert one.ask(f"alloc {MIB}")[0] == LAUNCH_FAILED
         assert two.ask(f"alloc {MIB}")[0] == 0
 
 
 def test_a_client_is_terminated_alone_and_all_end_with_the_server(control: MpsDaemon) -> None:
-    client = control.client()
-    with client.started("tenant.py") as one, client.started("tenant.py") as two:
-        for tenant in (one, two):
-            assert tenant.ask("init") == 0
-            assert tenant.ask("context") == 0
+    with started(control.client(), control.client()) as (one, two):
         (server,) = control.command("get_server_list")
         assert control.command(f"terminate_client {server} {one.ask('pid')}") == ["0"]
         wait_until(lambda: one.ask("sync") == TERMINATED)
