@@ -7,7 +7,6 @@ import json
 import struct
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
 
@@ -21,29 +20,20 @@ class Driver:
     def __enter__(self) -> Driver:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         _, said = self._process.communicate()
         if kind is None:
             assert self._process.returncode == 0, said.decode()
 
     def args(self, *words: str) -> dict[str, Any]:
         """Return what args.c reads in a command line; words include argv[0]."""
-        answer: dict[str, Any] = json.loads(
-            self._ask(b"a", b"".join(w.encode() + b"\0" for w in words))
-        )
-        return answer
+        return self._ask(b"a", b"".join(w.encode() + b"\0" for w in words))
 
     def spec(self, text: bytes) -> dict[str, Any]:
         """Return what spec.c reads in a config.json."""
-        answer: dict[str, Any] = json.loads(self._ask(b"s", text))
-        return answer
+        return self._ask(b"s", text)
 
-    def _ask(self, letter: bytes, text: bytes) -> bytes:
+    def _ask(self, letter: bytes, text: bytes) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(struct.pack("=I", len(text)) + letter + text)
@@ -52,4 +42,5 @@ class Driver:
         if not line:
             _, said = self._process.communicate()
             raise AssertionError(f"the parser died on {text[:200]!r}:\n{said.decode()}")
-        return line.rstrip(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
