@@ -59,19 +59,3 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	limits[limit] = (value + 64 * KIB - 1) / (64 * KIB) * (64 * KIB);
 	return CUDA_SUCCESS;
 }
-
-#define EXPORT __attribute__((visibility("default")))
-
-/* As if a process's memory went to the host and came back. */
-EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, void *arguments);
-CUresult cuCheckpointProcessCheckpoint(int pid, void *arguments)
-{
-	(void)arguments;
-	return pid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuCheckpointProcessRestore(int pid, void *arguments);
-CUresult cuCheckpointProcessRestore(int pid, void *arguments)
-{
-	return cuCheckpointProcessCheckpoint(pid, arguments);
-}

@@ -227,12 +227,6 @@ void until_waiting(uint32_t threads)
 		pause_a_little();
 }
 
-void until_submitted(uint64_t pieces)
-{
-	while (own_work().submitted < pieces)
-		pause_a_little();
-}
-
 /* The driver's lock on the file goes with any descriptor of it that is closed: this one never
  * is. */
 static struct sim_device *device_file(void)

@@ -56,7 +56,6 @@ struct work own_work(void);
 /* Until it is so: a condition that never comes ends the test by its time-out. */
 void until_idle(void);
 void until_waiting(uint32_t threads);
-void until_submitted(uint64_t pieces);
 
 void pause_a_little(void);
 

@@ -113,7 +113,7 @@ def test_green_contexts_stay_charged_until_the_primary_context_ends(
     assert priced_fake.tenant.used() == (0, 0)
 
 
-@inside("fake")
+@inside()
 def test_a_tenant_checkpoints_no_process() -> None:
     """Not its own either: only gpushared evicts, and its eviction must not be ended by others."""
     start()

@@ -79,20 +79,6 @@ static void closed_waits(void)
 	CHECK(own_work().forced == before.forced);
 }
 
-static void window_bounds(void)
-{
-	uint64_t most = 0;
-
-	gate_set(GPUSHARE_GATE_WINDOW);
-	for (int i = 0; i < 300; i++) {
-		launch(100 * MICROSECOND);
-		const uint64_t pending = own_work().pending_ns;
-		most = pending > most ? pending : most;
-	}
-	until_idle();
-	CHECK(most > 0 && most <= the_gate()->in_flight_max_ns);
-}
-
 /* How much more was counted than the card has served; less by one timing event at most. */
 static uint64_t counted_too_much(void)
 {
@@ -112,57 +98,6 @@ static void the_counted_time_is_the_served_time(void)
 	gate_set(GPUSHARE_GATE_WINDOW);
 	while (counted_too_much() > TIMING_INTERVAL_NS)
 		;
-}
-
-/* A number of launches may be over before a test that is kept from the processor closes the gate.
- */
-static _Atomic bool stops;
-
-static void *launch_until_stopped(void *launched)
-{
-	gate_program_enter();
-	while (!atomic_load(&stops)) {
-		launch(50 * MICROSECOND);
-		(*(uint64_t *)launched)++;
-	}
-	return NULL;
-}
-
-/* What the scheduler takes back while a program is in full swing. */
-static void closing_stops_launching_threads(void)
-{
-	gate_set(GPUSHARE_GATE_WINDOW);
-	const uint64_t before = own_work().submitted;
-	uint64_t launched = 0;
-	atomic_store(&stops, false);
-	const pthread_t thread = thread_that(launch_until_stopped, &launched);
-
-	until_submitted(before + 20);
-	gate_set(GPUSHARE_GATE_CLOSED);
-	until_waiting(1);
-	atomic_store(&stops, true);
-	until_idle();
-	const uint64_t stopped = own_work().submitted;
-	gate_set(GPUSHARE_GATE_WINDOW);
-	join(thread);
-	until_idle();
-	CHECK(own_work().submitted == before + launched);
-	CHECK(stopped < before + launched);
-}
-
-static void a_wait_ends_at_its_longest(void)
-{
-	gate_set(GPUSHARE_GATE_CLOSED);
-	atomic_store(&the_gate()->wait_max_ns, 20 * MILLISECOND);
-	const struct work before = own_work();
-	launch(10 * MICROSECOND);
-	const struct work after = own_work();
-	CHECK(after.forced == before.forced + 1 && after.waiting == 0);
-	CHECK(after.throttled_ns >= before.throttled_ns + 20 * MILLISECOND);
-	CHECK(after.submitted == before.submitted + 1);
-	atomic_store(&the_gate()->wait_max_ns, 60 * SECOND);
-	gate_set(GPUSHARE_GATE_WINDOW);
-	until_idle();
 }
 
 /* As another process of the tenant would, under the second number. */
@@ -292,10 +227,7 @@ int main(void)
 	gate_program_start();
 	TEST(metered_counts_and_rings);
 	TEST(closed_waits);
-	TEST(window_bounds);
 	TEST(the_counted_time_is_the_served_time);
-	TEST(closing_stops_launching_threads);
-	TEST(a_wait_ends_at_its_longest);
 	TEST(a_window_is_for_all_processes_together);
 	TEST(a_launch_that_is_refused_among_others_ends_with_them);
 	TEST(work_is_seen_when_the_program_waits_no_more);

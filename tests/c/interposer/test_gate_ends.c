@@ -174,7 +174,7 @@ static void no_thread_waits_forever_because_of_a_page(void)
 	atomic_store(&card_work(0, 9)->pending_ns, SECOND);
 	for (int i = 0; i < 5; i++)
 		launch(10 * MICROSECOND);
-	CHECK(own_work().forced > forced);
+	CHECK(own_work().forced > forced && own_work().waiting == 0);
 	memset(card_work(0, 0), 0xff, sizeof(struct gpushare_work));
 	launch(10 * MICROSECOND);
 	memset(card_work(0, 1), 0, sizeof(struct gpushare_work) * (GPUSHARE_MAX_PROCESSES - 1));
