@@ -28,8 +28,6 @@ class Runs:
 class ModelScenario:
     """Tenants, and for how long they are watched after the first second."""
 
-    key: str
-    what: str
     seconds: int
     tenants: tuple[Runs, ...]
     cards: int = 1
@@ -45,8 +43,6 @@ class ModelResult:
     max_error: float
     busy: float  # the card had work
     p99: dict[str, float]  # milliseconds, of tenants that answer requests
-    waited: dict[str, float]  # the longest, milliseconds
-    decisions: float  # a second
     machine: MachineModel
 
 
@@ -68,8 +64,6 @@ def play(scenario: ModelScenario, *, gated: bool = True, seconds: int = 0) -> Mo
         max_error=max((most for _, most in errors), default=0.0),
         busy=100 - measure.idle(machine.on(0), start, end),
         p99={tenant.name: measure.percentile(tenant.latencies, 99) / MS for tenant in asked},
-        waited={tenant.name: max(tenant.latencies) / MS for tenant in asked},
-        decisions=sum(device.decisions for device in machine.devices) * SECOND / end,
         machine=machine,
     )
 
@@ -98,106 +92,83 @@ def _all(programs: list[Program], shares: list[ShareStruct]) -> tuple[Runs, ...]
 
 
 SMALL = training(100 * US)
-LONG = training(5 * MS, sigma=0.3, per=40)
 GRAPHS = training(30 * MS, sigma=0.05, per=10)
 ONLINE = Runs("online", inference(40), ShareStruct(300, online=True), wants=False)
 IDLE = Runs("idle", idle, ShareStruct(700, capped=True), wants=False)
 
 
-def _comes_and_goes(greedy: Program) -> tuple[Runs, ...]:
+def _comes_and_goes(greedy: Program) -> ModelScenario:
     returning = on_and_off(SMALL, 300 * MS, 300 * MS)
-    return (
+    tenants = (
         Runs("greedy", greedy, ShareStruct(300), wants=False),
         Runs("returns", returning, ShareStruct(700), wants=False),
     )
+    return ModelScenario(12, tenants)
 
 
+def _online(offline: Program) -> ModelScenario:
+    return ModelScenario(40, (ONLINE, Runs("offline", offline, ShareStruct(700), wants=False)))
+
+
+#: The letters are those of docs/explanation/compute-shares.md.
 SCENARIOS = {
-    scenario.key: scenario
-    for scenario in (
-        ModelScenario("A", "30/70, kernels of 100 us", 20, _all([SMALL] * 2, _burst(300, 700))),
-        ModelScenario(
-            "A3", "20/30/50, kernels of 100 us", 20, _all([SMALL] * 3, _burst(200, 300, 500))
+    "A": ModelScenario(20, _all([SMALL] * 2, _burst(300, 700))),
+    "A3": ModelScenario(20, _all([SMALL] * 3, _burst(200, 300, 500))),
+    "B": ModelScenario(
+        20,
+        _all(
+            [
+                training(20 * US, per=1000),
+                training(200 * US),
+                training(2 * MS, per=40),
+                training(20 * MS, sigma=0.3, per=8),
+            ],
+            _fixed(100, 200, 300, 400),
         ),
-        ModelScenario(
-            "B", "fixed 10/20/30/40, kernels of 20 us, 200 us, 2 ms, 20 ms", 20,
-            _all(
-                [
-                    training(20 * US, per=1000), training(200 * US), training(2 * MS, per=40),
-                    training(20 * MS, sigma=0.3, per=8),
-                ],
-                _fixed(100, 200, 300, 400),
-            ),
+    ),
+    "B5": ModelScenario(
+        20,
+        _all(
+            [
+                training(20 * US, per=1000),
+                training(100 * US),
+                training(500 * US, sigma=0.3, per=40),
+                training(4 * MS, sigma=0.1, per=10),
+            ],
+            _fixed(100, 200, 300, 400),
         ),
-        ModelScenario(
-            "B5", "fixed 10/20/30/40, kernels of 20 us, 100 us, 500 us, 4 ms", 20,
-            _all(
-                [
-                    training(20 * US, per=1000), training(100 * US),
-                    training(500 * US, sigma=0.3, per=40), training(4 * MS, sigma=0.1, per=10),
-                ],
-                _fixed(100, 200, 300, 400),
-            ),
+    ),
+    "C": ModelScenario(
+        10,
+        _all(
+            [
+                training(5 * US, sigma=0.3, per=2000, gap_ns=0),
+                training(20 * MS, sigma=0.3, per=8),
+            ],
+            _burst(500, 500),
         ),
-        ModelScenario(
-            "C", "50/50, kernels of 5 us and 20 ms", 10,
-            _all(
-                [
-                    training(5 * US, sigma=0.3, per=2000, gap_ns=0),
-                    training(20 * MS, sigma=0.3, per=8),
-                ],
-                _burst(500, 500),
-            ),
+    ),
+    "E": ModelScenario(10, _all([SMALL], _fixed(300))),
+    "E2": ModelScenario(10, (*_all([SMALL], _fixed(300)), IDLE)),
+    "F": ModelScenario(10, (Runs("a", SMALL, ShareStruct(300), wants=False),)),
+    "G": _online(training(100 * US, per=1000)),
+    "H": _online(training(5 * MS, sigma=0.3, per=40)),
+    "I": _comes_and_goes(SMALL),
+    "I2": _comes_and_goes(training(2 * MS, sigma=0.3, per=10)),
+    "I20": _comes_and_goes(training(20 * MS, sigma=0.3, per=8)),
+    "J": ModelScenario(10, _all([SMALL] * 16, _burst(250, *[50] * 15))),
+    "K": ModelScenario(40, (ONLINE,)),
+    "L": ModelScenario(
+        10, (Runs("a", SMALL, ShareStruct(500)), Runs("b", SMALL, ShareStruct(500), processes=3))
+    ),
+    "M": ModelScenario(20, _all([SMALL, GRAPHS], _burst(300, 700))),
+    "N": ModelScenario(
+        10,
+        (
+            Runs("both", all_reduce(2), ShareStruct(500, gang=1), 2, (0, 1)),
+            Runs("left", SMALL, ShareStruct(500), cards=(0,)),
+            Runs("right", SMALL, ShareStruct(500), cards=(1,)),
         ),
-        ModelScenario(
-            "D", "50/50, kernels of 100 us and 500 ms", 20,
-            _all([SMALL, training(500 * MS, sigma=0.1, per=2)], _burst(500, 500)),
-        ),
-        ModelScenario("E", "fixed 30, alone", 10, _all([SMALL], _fixed(300))),
-        ModelScenario(
-            "E2", "fixed 30, next to an idle tenant", 10, (*_all([SMALL], _fixed(300)), IDLE)
-        ),
-        ModelScenario("F", "alone", 10, (Runs("a", SMALL, ShareStruct(300), wants=False),)),
-        ModelScenario(
-            "G", "online, 40 requests/s of 3 ms, next to kernels of 100 us", 40,
-            (ONLINE, Runs("offline", training(100 * US, per=1000), ShareStruct(700), wants=False)),
-        ),
-        ModelScenario(
-            "H", "online, 40 requests/s of 3 ms, next to kernels of 5 ms", 40,
-            (ONLINE, Runs("offline", LONG, ShareStruct(700), wants=False)),
-        ),
-        ModelScenario(
-            "I", "70 resumes next to a greedy 30, kernels of 100 us", 12, _comes_and_goes(SMALL)
-        ),
-        ModelScenario(
-            "I2", "the same, the greedy tenant's kernels of 2 ms", 12,
-            _comes_and_goes(training(2 * MS, sigma=0.3, per=10)),
-        ),
-        ModelScenario(
-            "I20", "the same, the greedy tenant's kernels of 20 ms", 12,
-            _comes_and_goes(training(20 * MS, sigma=0.3, per=8)),
-        ),
-        ModelScenario(
-            "J", "16 tenants, 25 and 15 x 5, kernels of 100 us", 10,
-            _all([SMALL] * 16, _burst(250, *[50] * 15)),
-        ),
-        ModelScenario("K", "online, 40 requests/s of 3 ms, alone", 40, (ONLINE,)),
-        ModelScenario(
-            "L", "50/50, the second with three processes", 10,
-            (Runs("a", SMALL, ShareStruct(500)), Runs("b", SMALL, ShareStruct(500), processes=3)),
-        ),
-        ModelScenario(
-            "M", "30/70, kernels of 100 us and graphs of 30 ms", 20,
-            _all([SMALL, GRAPHS], _burst(300, 700)),
-        ),
-        ModelScenario(
-            "N", "50/50 on each of two cards, the first on both with collectives", 10,
-            (
-                Runs("both", all_reduce(2), ShareStruct(500, gang=1), 2, (0, 1)),
-                Runs("left", SMALL, ShareStruct(500), cards=(0,)),
-                Runs("right", SMALL, ShareStruct(500), cards=(1,)),
-            ),
-            cards=2,
-        ),
-    )
-}  # fmt: skip
+        cards=2,
+    ),
+}

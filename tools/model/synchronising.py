@@ -10,20 +10,15 @@ from dataclasses import dataclass, replace
 
 from tools.model import measure
 from tools.model.bound import SynchronisingClient, bound
-from tools.model.clock import MS, SECOND, US
+from tools.model.clock import SECOND, US
 from tools.model.hardware import CardTiming
 from tools.model.policy import ShareStruct
-from tools.model.programs import POLLS_NS, SLEEPS_NS, inference, synchronising, training
+from tools.model.programs import POLLS_NS, SLEEPS_NS, synchronising, training
 from tools.model.scenarios import ModelResult, ModelScenario, Runs, play
+from tools.model.tenant import Program
 
-DEPTHS = (1, 2, 8)
-KERNELS = (20 * US, 100 * US, 500 * US, 2 * MS)
 SECONDS = 5
 SPREAD = 0.3  # sigma of the logarithm of a kernel's length
-
-
-def _length(ns: int) -> str:
-    return f"{ns // US} us" if ns < MS else f"{ns // MS} ms"
 
 
 @dataclass(frozen=True)
@@ -35,116 +30,78 @@ class AlikeScenario(ModelScenario):
 
 
 def _alike(
-    key: str, shares: tuple[int, ...], depth: int, ns: int, *, sleeps: bool = False,
-    switch_us: int = 30, pause_us: int = 0,
-) -> AlikeScenario:  # fmt: skip
-    """Tenants that do the same; those that sleep are woken up by the driver, others poll."""
-    capped = key.endswith("f")
-    parts = f"{'fixed ' * capped}{'/'.join(map(str, shares))}"
-    what = f"{parts}, {_length(ns)}, synchronised after {depth}"
-    wake_ns = SLEEPS_NS if sleeps else POLLS_NS
-    if pause_us:
-        wake_ns = (pause_us * US - 35 * US, pause_us * US + 5 * US)
+    shares: tuple[int, ...],
+    depth: int,
+    us: int,
+    *,
+    capped: bool = False,
+    wake_ns: tuple[int, int] = POLLS_NS,
+    timing: CardTiming | None = None,
+) -> AlikeScenario:
     tenants = tuple(
         Runs(
             chr(ord("a") + at),
-            synchronising(ns, depth, wake_ns=wake_ns, sigma=SPREAD, seed=at),
+            synchronising(us * US, depth, wake_ns=wake_ns, sigma=SPREAD, seed=at),
             ShareStruct(10 * each, capped=capped),
         )
         for at, each in enumerate(shares)
     )
-    what += ", sleeping" * sleeps + f" for {pause_us} us" * bool(pause_us)
+    return AlikeScenario(SECONDS, tenants, timing=timing or CardTiming(), depth=depth, ns=us * US)
+
+
+def _lending(
+    shares: tuple[int, ...], depth: int, us: int, pause_us: int, switch_us: int
+) -> AlikeScenario:
+    """Tenants that sleep for about `pause_us`, on a card whose switches take `switch_us`."""
     timing = CardTiming()
     if switch_us != 30:
-        what += f", {switch_us} us a switch"
         timing = CardTiming(preempt_ns=switch_us * US, drained_ns=switch_us * US)
-    return AlikeScenario(key, what, SECONDS, tenants, timing=timing, depth=depth, ns=ns)
+    wake_ns = (pause_us * US - 35 * US, pause_us * US + 5 * US)
+    return _alike(shares, depth, us, wake_ns=wake_ns, timing=timing)
 
 
-PAIRS = tuple(
-    _alike(f"P{depth}-{ns // US}", (30, 70), depth, ns) for depth in DEPTHS for ns in KERNELS
-) + tuple(
-    _alike(f"P{depth}-{ns // US}f", (30, 70), depth, ns)
-    for depth, ns in ((1, 20 * US), (8, 100 * US))
-)
-FOURS = tuple(
-    _alike(f"Q{depth}-{ns // US}", (10, 20, 30, 40), depth, ns)
-    for depth, ns in ((1, 20 * US), (8, 20 * US), (8, 100 * US))
-)
-SLEEPING = tuple(
-    _alike(f"S{depth}-{ns // US}", (30, 70), depth, ns, sleeps=True)
-    for depth, ns in ((1, 20 * US), (8, 20 * US), (1, 100 * US), (8, 100 * US), (1, 500 * US))
-)
-SWITCHES = tuple(
-    _alike(
-        f"{key}{depth}-{ns // US}-{pause_us}-{switch_us}", shares, depth, ns,
-        sleeps=True, switch_us=switch_us, pause_us=pause_us,
+def _beside_steady(program: Program) -> ModelScenario:
+    steady = Runs("steady", training(100 * US), ShareStruct(700))
+    return ModelScenario(SECONDS, (Runs("a", program, ShareStruct(300)), steady))
+
+
+def _at_the_host(us: int, seed: int = 0) -> Program:
+    return synchronising(us * US, 1, host_ns=440 * US, seed=seed)
+
+
+def _both_at_the_host(*, capped: bool) -> ModelScenario:
+    tenants = (
+        Runs(name, _at_the_host(50, seed), ShareStruct(permille, capped=capped))
+        for seed, (name, permille) in enumerate((("a", 300), ("b", 700)))
     )
-    for switch_us, pause_us, key, shares, depth, ns in (
-        *((us, 85, "S", (30, 70), 1, 200 * US) for us in (0, 30, 160)),
-        *((us, 85, "T", (25, 25, 25, 25), 8, 20 * US) for us in (0, 30, 160)),
-        (30, 200, "S", (30, 70), 1, 200 * US),
-        (30, 200, "T", (25, 25, 25, 25), 8, 20 * US),
-        (160, 450, "S", (30, 70), 1, 500 * US),
-    )
-)  # fmt: skip
+    return ModelScenario(SECONDS, tuple(tenants))
 
-_STEADY = Runs("steady", training(100 * US), ShareStruct(700))
-MIXED = (
-    *(
-        ModelScenario(
-            f"X{depth}-{ns // US}",
-            f"30/70, {_length(ns)} synchronised after {depth}, next to kernels of 100 us",
-            SECONDS,
-            (Runs("a", synchronising(ns, depth), ShareStruct(300)), _STEADY),
-        )
-        for depth, ns in ((1, 20 * US), (8, 20 * US), (8, 100 * US), (1, 2 * MS))
-    ),
-    ModelScenario(
-        "Y", "30/70, synchronised: 20 us after 8, next to 200 us after 8", SECONDS,
-        (
-            Runs("a", synchronising(20 * US, 8), ShareStruct(300)),
-            Runs("b", synchronising(200 * US, 8), ShareStruct(700)),
-        ),
-    ),
-    ModelScenario(
-        "Y1", "30/70, synchronised: 20 us after 1, next to 2 ms after 1", SECONDS,
-        (
-            Runs("a", synchronising(20 * US, 1), ShareStruct(300)),
-            Runs("b", synchronising(2 * MS, 1), ShareStruct(700)),
-        ),
-    ),
-    *(
-        ModelScenario(
-            key, f"{what}30/70, bound by the host: 50 us of every 0.5 ms", SECONDS,
-            tuple(
-                Runs(
-                    name,
-                    synchronising(50 * US, 1, host_ns=440 * US, seed=at),
-                    ShareStruct(permille, capped=bool(what)),
-                )
-                for at, (name, permille) in enumerate((("a", 300), ("b", 700)))
-            ),
-        )
-        for key, what in (("Z", ""), ("Zf", "fixed "))
-    ),
-    *(
-        ModelScenario(
-            f"W{us}", f"30/70, bound by the host: {us} us at a time, next to kernels of 100 us",
-            SECONDS,
-            (Runs("a", synchronising(us * US, 1, host_ns=440 * US), ShareStruct(300)), _STEADY),
-        )
-        for us in (50, 250)
-    ),
-    ModelScenario(
-        "R", "burst-share 30, 40 requests/s of 3 ms, next to training with kernels of 100 us", 20,
-        (
-            Runs("requests", inference(40), ShareStruct(300), wants=False),
-            Runs("training", training(100 * US), ShareStruct(700), wants=False),
-        ),
-    ),
-)  # fmt: skip
-SYNCHRONISING = {each.key: each for each in (*PAIRS, *FOURS, *SLEEPING, *SWITCHES, *MIXED)}
+
+PAIR, FOUR = (30, 70), (25, 25, 25, 25)
+SYNCHRONISING = {
+    "P1-20": _alike(PAIR, 1, 20),
+    "P8-20": _alike(PAIR, 8, 20),
+    "P1-100": _alike(PAIR, 1, 100),
+    "P8-100": _alike(PAIR, 8, 100),
+    "P8-100f": _alike(PAIR, 8, 100, capped=True),
+    "P1-2000": _alike(PAIR, 1, 2000),
+    "Q8-20": _alike((10, 20, 30, 40), 8, 20),
+    "S1-20": _alike(PAIR, 1, 20, wake_ns=SLEEPS_NS),
+    "S8-100": _alike(PAIR, 8, 100, wake_ns=SLEEPS_NS),
+    "S1-200-85-0": _lending(PAIR, 1, 200, 85, 0),
+    "S1-200-85-160": _lending(PAIR, 1, 200, 85, 160),
+    "S1-200-200-30": _lending(PAIR, 1, 200, 200, 30),
+    "S1-500-450-160": _lending(PAIR, 1, 500, 450, 160),
+    "T8-20-85-0": _lending(FOUR, 8, 20, 85, 0),
+    "T8-20-85-160": _lending(FOUR, 8, 20, 85, 160),
+    "T8-20-200-30": _lending(FOUR, 8, 20, 200, 30),
+    "X1-20": _beside_steady(synchronising(20 * US, 1)),
+    "X8-20": _beside_steady(synchronising(20 * US, 8)),
+    "W50": _beside_steady(_at_the_host(50)),
+    "W250": _beside_steady(_at_the_host(250)),
+    "Z": _both_at_the_host(capped=False),
+    "Zf": _both_at_the_host(capped=True),
+}
 
 
 @dataclass(frozen=True)

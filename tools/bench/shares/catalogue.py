@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenarios, by the letters of tools/model, which has more of them."""
+"""The scenarios, by the letters of tools/model."""
 
 from __future__ import annotations
 
