@@ -22,13 +22,13 @@ def main() -> int:
     invariants = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
     charged = verbs.add_parser("paths", help="break each charged function; its test must fail")
     for one in (invariants, charged):
-        one.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
+        one.add_argument("words", metavar="WORDS", nargs="*", help="of a sentence; else all")
     arguments = parser.parse_args()
     # Whoever ends us has the file that is broken restored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("mutation: interrupted"))
     table = INVARIANTS if arguments.verb == "invariants" else paths()
-    return mutate.report(table, arguments.names, _tell)
+    return mutate.report(table, arguments.words, _tell)
 
 
 def _tell(what: str) -> None:

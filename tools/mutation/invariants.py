@@ -31,7 +31,6 @@ class Invariant:
     With `mutation` in place of `snippet` in `file`, one of `tests` ("path::function") must fail.
     """
 
-    name: str
     sentence: str
     file: str
     snippet: str
@@ -42,7 +41,6 @@ class Invariant:
 INVARIANTS: Final = (
     # --- the start of a container ---
     Invariant(
-        "no-request-no-wait",
         "A container that requests nothing never waits for the daemon.",
         "runtime/launcher.c",
         "if (spec.error || spec.marker == MARKER_NONE || !args->id)",
@@ -50,7 +48,6 @@ INVARIANTS: Final = (
         (f"{_LAUNCHER}::test_a_container_with_no_marker_starts_without_a_daemon",),
     ),
     Invariant(
-        "no-unenforced-start",
         "A container that requests a quota never starts without the daemon.",
         "runtime/launcher.c",
         "if (spec->marker == MARKER_WEAK &&",
@@ -58,7 +55,6 @@ INVARIANTS: Final = (
         (f"{_LAUNCHER}::test_without_a_daemon_a_request_is_refused_with_advice",),
     ),
     Invariant(
-        "no-unbound-start",
         "A container that the daemon does not bind does not start.",
         "hooks/hook.c",
         "return done ? 0 : EXIT_FAILED;",
@@ -66,7 +62,6 @@ INVARIANTS: Final = (
         ("tests/c/runtime/test_hook.py::test_a_refused_binding_fails_the_container",),
     ),
     Invariant(
-        "no-unbound-create",
         "A container that its launcher cannot bind does not outlive its create.",
         "runtime/binding.c",
         "if (init > 0 && bind_init(args, config, created, init, &reply))",
@@ -74,7 +69,6 @@ INVARIANTS: Final = (
         ("tests/c/runtime/test_parent.py::test_a_container_that_is_not_bound_is_taken_away",),
     ),
     Invariant(
-        "launcher-binds-its-own",
         "A launcher binds no process but the init of the container that it has created.",
         f"{_DAEMON}/lifecycle/bind.py",
         "if process.parent != record.maker:",
@@ -82,7 +76,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_binding.py::test_a_launcher_binds_no_process_but_its_own_child",),
     ),
     Invariant(
-        "unbound-keeps-its-reservation",
         "What runs in a container that was never bound keeps its reservation.",
         f"{_DAEMON}/lifecycle/release.py",
         "if not runs_unbound(record):",
@@ -90,7 +83,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_binding.py::test_a_container_without_its_launcher_keeps_its_reservation",),
     ),
     Invariant(
-        "no-request-no-gpu",
         "A container that requests nothing gets no GPU, whatever its image's environment contains.",
         "gpushare/quota/effective_request.py",
         ".requested and cards is None:",
@@ -100,7 +92,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "refused-create-undone",
         "A create that fails leaves the bundle as it was, and no reservation.",
         f"{_DAEMON}/lifecycle/create.py",
         'release.release_tenant(record.key, state, "its container could',
@@ -108,7 +99,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_create.py::test_a_failure_after_the_reservation_releases_it",),
     ),
     Invariant(
-        "image-links-stay-inside",
         "A link in an image leads to nothing outside of the image.",
         "gpushare/oci/rootfs.py",
         "how = _how(flags, resolve)",
@@ -116,7 +106,6 @@ INVARIANTS: Final = (
         ("tests/unit/oci/test_rootfs.py::test_a_link_to_the_host_leads_nowhere",),
     ),
     Invariant(
-        "hooks-own-environment",
         "A hook has an environment of its own, never that of the image.",
         "gpushare/oci/edits.py",
         "if not self.env:",
@@ -125,7 +114,6 @@ INVARIANTS: Final = (
     ),
     # --- what is requested ---
     Invariant(
-        "env-never-enlarges",
         "The environment never enlarges what an annotation grants.",
         "gpushare/quota/parse.py",
         "if (self.layer or self.cards) and self._enlarges(name, requested):",
@@ -133,7 +121,6 @@ INVARIANTS: Final = (
         (f"{_QUOTA}/test_precedence.py::test_env_adds_nothing_to_a_grant_that_would_enlarge_it",),
     ),
     Invariant(
-        "max-per-request",
         "A request above max_per_request is refused, whoever makes it.",
         "gpushare/quota/request_policy.py",
         "most is None or value <= most or",
@@ -143,7 +130,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "strict-one-dialect",
         "A strict node refuses a request in two dialects.",
         "gpushare/quota/parse.py",
         "if len(requesting) < 2:",
@@ -153,7 +139,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "one-container-of-a-pod",
         "A pod annotation that names no container is for one container of the pod.",
         f"{_DAEMON}/lifecycle/create.py",
         "for container in others if container != pod.container)",
@@ -162,7 +147,6 @@ INVARIANTS: Final = (
     ),
     # --- nothing is allocated twice ---
     Invariant(
-        "nothing-allocated-twice",
         "The quotas on a card are never more than the memory of the card.",
         f"{_DAEMON}/placement/model.py",
         ".quota_bytes for use in self.holders",
@@ -170,7 +154,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_placement.py::test_the_last_byte_can_be_had_and_not_one_more",),
     ),
     Invariant(
-        "whole-card-never-shared",
         "A card that one container has whole is given to no other.",
         f"{_DAEMON}/placement/model.py",
         ".whole for use in self.holders",
@@ -178,7 +161,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_placement.py::test_a_whole_card_is_closed_to_shares",),
     ),
     Invariant(
-        "claim-never-exceeded",
         "The containers of a ResourceClaim together never have more than it.",
         f"{_DAEMON}/store/claim.py",
         "if allocation.quota_bytes > left.quota_bytes:",
@@ -186,7 +168,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_claims.py::test_containers_of_a_claim_never_have_more_than_it",),
     ),
     Invariant(
-        "claim-is-of-its-pods",
         "Only the pods for which a ResourceClaim is reserved may use it.",
         f"{_DAEMON}/lifecycle/scheduled.py",
         "and pod.uid in claim.pods:",
@@ -194,7 +175,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_claims.py::test_a_pod_for_which_the_claim_is_not_reserved_is_refused",),
     ),
     Invariant(
-        "burst-gives-way",
         "Before memory is allocated, no tenant may use it as burst memory any more.",
         f"{_DAEMON}/limits.py",
         "if more <= 0 or",
@@ -202,7 +182,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_burst.py::test_burst_memory_is_withdrawn_before_a_reservation_is_made",),
     ),
     Invariant(
-        "limit-never-below-quota",
         "A tenant never reads a limit below its quota from its page.",
         f"{_DAEMON}/pages/tenants.py",
         "if wanted >= memory.value:",
@@ -210,7 +189,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_pages.py::test_a_page_never_has_a_limit_below_its_quota",),
     ),
     Invariant(
-        "compute-within-the-card",
         "The guaranteed shares of a card are never more than the card's time.",
         f"{_DAEMON}/policy.py",
         "guaranteed = divide(_WHOLE - least, guaranteed)",
@@ -219,7 +197,6 @@ INVARIANTS: Final = (
     ),
     # --- how long a reservation lasts ---
     Invariant(
-        "cgroup-keeps-reservation",
         "A reservation lasts while a process is left in the container's cgroup.",
         f"{_DAEMON}/lifecycle/release.py",
         "return not processes.Cgroups.mounted().is_populated(",
@@ -227,7 +204,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_binding.py::test_a_cgroup_with_processes_keeps_its_reservation",),
     ),
     Invariant(
-        "message-ends-nothing",
         "A message does not end the reservation of a container that runs.",
         f"{_DAEMON}/service/operations.py",
         "release.handle_process_end(key, self._state)",
@@ -235,7 +211,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_binding.py::test_a_message_ends_no_tenant_whose_process_lives",),
     ),
     Invariant(
-        "pid-is-not-identity",
         "A process with the PID of one that has ended is not taken for it.",
         f"{_DAEMON}/identity/processes.py",
         "if start_time(pid) != starttime:",
@@ -243,7 +218,6 @@ INVARIANTS: Final = (
         (f"{_THREADS}/test_processes.py::test_a_pidfd_is_of_the_process_that_started_then",),
     ),
     Invariant(
-        "reservation-of-its-own-id",
         "A container is bound to its own reservation only.",
         f"{_DAEMON}/lifecycle/bind.py",
         ".id != identity:",
@@ -252,7 +226,6 @@ INVARIANTS: Final = (
     ),
     # --- what survives damage ---
     Invariant(
-        "checksum-of-a-record",
         "A copy of a ledger record whose checksum is wrong is not believed.",
         f"{_DAEMON}/store/record.py",
         'if checksum != b"%08x" % zlib.crc32(body):',
@@ -260,7 +233,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_ledger.py::test_a_ledger_that_is_damaged_is_made_again_as_it_was",),
     ),
     Invariant(
-        "lost-integrity-refuses",
         "While a reservation may be unknown, nothing new is reserved.",
         f"{_DAEMON}/store/ledger.py",
         "raise IntegrityLost(self.why)",
@@ -271,7 +243,6 @@ INVARIANTS: Final = (
     ),
     # --- permissions ---
     Invariant(
-        "only-root-changes",
         "Only root may change what others have.",
         f"{_DAEMON}/service/control_server.py",
         "if not self.peer.is_root:",
@@ -279,7 +250,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_callers.py::test_each_caller_gets_only_its_operations",),
     ),
     Invariant(
-        "no-control-for-tenants",
         "A process of a tenant gets no answer on the control socket, even as root.",
         f"{_DAEMON}/service/control_server.py",
         'if self.peer.place == "tenant":',
@@ -288,7 +258,6 @@ INVARIANTS: Final = (
     ),
     # --- a tenant's claims ---
     Invariant(
-        "claims-lower-no-neighbour",
         "A tenant that claims more than it may use takes nothing from others.",
         f"{_DAEMON}/limits.py",
         "min(claimed, most)",
@@ -296,7 +265,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_set.py::test_an_impossible_claim_blocks_no_placement",),
     ),
     Invariant(
-        "shortfall-is-checked",
         "A report of a shortfall is believed only if the tenant's own page confirms it.",
         f"{_DAEMON}/limits.py",
         "return 0 < size <= used <= ",
@@ -304,7 +272,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_burst.py::test_a_report_that_its_own_page_contradicts_is_ignored",),
     ),
     Invariant(
-        "charged-time-has-passed",
         "Whatever tenants claim, they are charged for no more of a card's time than has passed.",
         "scheduler/charge.c",
         "return least(elapsed(before_ns, now_ns), passed_ns);",
@@ -313,7 +280,6 @@ INVARIANTS: Final = (
     ),
     # --- the audit ---
     Invariant(
-        "impossible-sample-rejected",
         "A figure of the driver that cannot be rejects the whole sample.",
         f"{_DAEMON}/cards/nvml_client.py",
         "if size is not None and not 0 <= size <= total:",
@@ -321,7 +287,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_validation.py::test_an_impossible_value_is_refused",),
     ),
     Invariant(
-        "missing-sample-accuses-no-container",
         "A sample that says nothing is no evidence against a container.",
         f"{_DAEMON}/policy.py",
         "return replace(state, looks=0, calm=0, grave_since_ns=None), ()",
@@ -329,7 +294,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_escalation.py::test_a_sample_without_figures_restarts_the_count",),
     ),
     Invariant(
-        "no-part-is-quota-0",
         "Each process that the driver lists counts once on every card, also where it has no part.",
         f"{_DAEMON}/observe/sampler.py",
         "strays[uuid].append(use)",
@@ -337,7 +301,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_strays.py::test_each_process_counts_once_on_every_card",),
     ),
     Invariant(
-        "over-quota-is-frozen",
         "A container that is over quota is frozen, where the operator chose that.",
         f"{_DAEMON}/policy.py",
         'choice in {"freeze", "kill"}',
@@ -345,7 +308,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_audit.py::test_a_process_without_an_account_is_frozen",),
     ),
     Invariant(
-        "freeze-its-own-only",
         "A cgroup with a process of another is not frozen.",
         f"{_DAEMON}/freezer.py",
         "if is_inside and not is_tenants:",
@@ -356,7 +318,6 @@ INVARIANTS: Final = (
     ),
     # --- in the tenant's process ---
     Invariant(
-        "charged-before-the-driver",
         "An allocation over the quota is refused before the driver is asked.",
         "libhook/cuda/charge.c",
         "return ledger_reserve(card, kind, bytes) ?",
@@ -366,7 +327,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "failure-gives-back",
         "An allocation that the driver refuses is not charged.",
         "libhook/cuda/charge.c",
         "ledger_release(charge->card, charge->kind, charge->bytes);",
@@ -376,7 +336,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "closed-gate-holds",
         "A launch waits at a closed gate.",
         "libhook/share/gate_wait.c",
         "view->obstacle = OBSTACLE_CLOSED;",
@@ -385,7 +344,6 @@ INVARIANTS: Final = (
     ),
     # --- what a local user, a tenant or an image can do to others ---
     Invariant(
-        "refusals-bounded",
         "A user without rights fills neither the log nor the history.",
         f"{_DAEMON}/core/log.py",
         "admitted = (self._sources if source else self._own).take(name, now, size)",
@@ -393,7 +351,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_events.py::test_endless_refusals_of_one_user_do_not_fill_the_log",),
     ),
     Invariant(
-        "evidence-kept",
         "No other event displaces the audit's events from the history.",
         f"{_DAEMON}/store/history.py",
         "lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))",
@@ -401,7 +358,6 @@ INVARIANTS: Final = (
         (f"{_THREADS}/test_history.py::test_evidence_is_not_displaced_by_other_events",),
     ),
     Invariant(
-        "names-are-not-ids",
         "A name that a user chose never stands for another container's ID.",
         f"{_DAEMON}/lifecycle/tenant_names.py",
         "for record in (*by_id, *by_name)}.values())",
@@ -409,7 +365,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_container_names.py::test_a_name_that_is_anothers_id_is_ambiguous",),
     ),
     Invariant(
-        "refusals-name-no-tenant",
         "A pod's refusal names no other namespace's pods.",
         f"{_DAEMON}/lifecycle/create.py",
         "is None and not self._in_pod,",
@@ -417,7 +372,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_create.py::test_a_pods_refusal_names_no_other_pod",),
     ),
     Invariant(
-        "claims-bounded",
         "No number that a tenant writes is shown or advised above what the card has.",
         f"{_DAEMON}/views/why.py",
         "if most and size > most:",
@@ -426,7 +380,6 @@ INVARIANTS: Final = (
     ),
     # --- the queue ---
     Invariant(
-        "grant-is-reserved",
         "What is granted to a ticket is promised to nobody else.",
         f"{_DAEMON}/limits.py",
         "self.ledger.reserved_beside(card.uuid, policy, without)",
@@ -436,7 +389,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "bounded-overtaking",
         "A start that waits is granted once what runs has ended, whatever comes after it.",
         f"{_DAEMON}/placement/waiting.py",
         "withheld |= dict.fromkeys(cards - withheld.keys(), entry)",
@@ -446,7 +398,6 @@ INVARIANTS: Final = (
         ),
     ),
     Invariant(
-        "restores-are-not-starved",
         "An evicted container that waits is restored once what runs has ended, whatever starts.",
         f"{_DAEMON}/lifecycle/queue.py",
         "requests += self._restores.requests(self._next_number())",
@@ -454,7 +405,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_queue.py::test_no_start_overtakes_a_restore_that_waits",),
     ),
     Invariant(
-        "evicted-for-one",
         "What is evicted for a start is granted to no ticket before the start has it.",
         f"{_DAEMON}/lifecycle/queue.py",
         "is not None and not state.queue.claimants:",
@@ -462,7 +412,6 @@ INVARIANTS: Final = (
         (f"{_TESTS}/test_queue.py::test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket",),
     ),
     Invariant(
-        "ticket-is-no-way-around",
         "A start that shows a ticket gets no more than was granted to it.",
         f"{_DAEMON}/lifecycle/reserve.py",
         "ticket.refuse_above(placed)",
@@ -471,7 +420,6 @@ INVARIANTS: Final = (
     ),
     # --- MPS ---
     Invariant(
-        "no-server-no-gpu",
         "A process on a card in MPS mode is a client of its server, or has no GPU.",
         "libhook/cuda/mps.c",
         "return why ? why : find_server();",
@@ -479,7 +427,6 @@ INVARIANTS: Final = (
         (f"{_LIBRARY}/test_mps.py::test_without_the_control_daemon_there_is_no_gpu",),
     ),
     Invariant(
-        "mps-by-name-only",
         "A card in MPS mode, whose containers share faults, takes only requests that name it.",
         f"{_DAEMON}/placement/choose.py",
         "if is_mps and request.backend != MPS:",
@@ -487,7 +434,6 @@ INVARIANTS: Final = (
         (f"{_MPS}::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",),
     ),
     Invariant(
-        "mps-one-user",
         "Without trust, no container on a card in MPS mode commands the server of another one.",
         f"{_DAEMON}/placement/choose.py",
         "(one == other or 0 in (one, other))",

@@ -34,12 +34,11 @@ _SECONDS: Final = 600.0  # for one command, on a machine with much else to do
 _SHOWN: Final = 2000  # characters of what a program printed last
 
 
-def report(table: Sequence[Invariant], names: Sequence[str], tell: Callable[[str], None]) -> int:
-    """Break those of `table` called `names`, all where there are none; 1: a test did not notice."""
-    chosen = [one for one in table if not names or one.name in names]
-    unknown = set(names) - {one.name for one in chosen}
-    if unknown:
-        _stop(f"nothing is called {', '.join(sorted(unknown))}")
+def report(table: Sequence[Invariant], words: Sequence[str], tell: Callable[[str], None]) -> int:
+    """Break those of `table` whose sentences have one of `words`; 1: a test did not notice."""
+    chosen = [one for one in table if not words or any(word in one.sentence for word in words)]
+    if not chosen:
+        _stop(f"no sentence has {' or '.join(words)}")
     files = {one.file for one in chosen}
     changed = run(["git", "status", "--porcelain", "--", *sorted(files)]).stdout
     if changed.strip():
@@ -53,8 +52,8 @@ def report(table: Sequence[Invariant], names: Sequence[str], tell: Callable[[str
     for one in chosen:
         found = _try(one)
         missed += found != "caught"
-        print(f"{one.name}: {found}", flush=True)
-        tell(one.name)
+        print(f"{one.sentence} {found}", flush=True)
+        tell(one.sentence)
     print(f"{len(chosen) - missed} of {len(chosen)} caught")
     return 1 if missed else 0
 

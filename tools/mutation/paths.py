@@ -53,8 +53,7 @@ def paths() -> tuple[Invariant, ...]:
             if broken := _uncharged(symbol, text, headers):
                 sentence = f"{symbol} is charged before the driver is asked."
                 where = path.relative_to(_ROOT).as_posix(), *broken
-                found.append(
-                    Invariant(f"path-{symbol}", sentence, *where, (_TEST.format(symbol=symbol),))
-                )
-    assert len(found) == len(charged), set(charged) - {one.name[5:] for one in found}
+                found.append(Invariant(sentence, *where, (_TEST.format(symbol=symbol),)))
+    missed = set(charged) - {one.sentence.partition(" ")[0] for one in found}
+    assert len(found) == len(charged), missed
     return tuple(found)

@@ -32,6 +32,6 @@ def faults(one: Invariant) -> Iterator[str]:
 
 def test_each_of_twenty_names_a_line_and_tests_that_exist() -> None:
     assert len(INVARIANTS) >= 20
-    assert len({one.name for one in INVARIANTS}) == len(INVARIANTS)
-    found = [f"{one.name}: {fault}" for one in (*INVARIANTS, *paths()) for fault in faults(one)]
+    assert len({one.sentence for one in INVARIANTS}) == len(INVARIANTS)
+    found = [f"{one.sentence} {fault}" for one in (*INVARIANTS, *paths()) for fault in faults(one)]
     assert not found, found
