@@ -8,11 +8,8 @@ node's processes, and changes the node through them.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import signal
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +23,7 @@ from packages.debian_root import NAME
 from packages.workspace import Workspace
 
 from tests import leftovers
-from tests.stack.program import ServiceProcess, find
+from tests.stack.program import find
 
 from .machine import NEXT, BareMachine, next_source
 from .test_image import layers
@@ -40,29 +37,6 @@ WRITTEN = "version = 2\n"
 OPTIONS = ("--runtime=containerd", "--simulate=h200")
 #: Runs the entry of the image "$0" as a container does that shares the node's processes only.
 CONTAINER = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/gpushare-image "$@"'
-
-
-#: Runs the exporter of the image "$0" as the chart does: not as root, with the folder of gpushared,
-#: and a network of its own.
-EXPORTER = """\
-set -eu
-mkdir -p "$0/run/gpushare"
-mount --bind "$0" "$0"
-mount -t proc proc "$0/proc"
-mount --bind /run/gpushare "$0/run/gpushare"
-mount -o remount,bind,ro "$0/run/gpushare"
-mount -o remount,bind,ro "$0"
-"$0/bin/busybox" ip link set lo up
-PATH=$(cd "$0" && echo /usr/lib/gpushare/*/bin):/usr/bin
-exec /usr/sbin/chroot --userspec=65532:65532 --groups= "$0" /usr/bin/gpushare-image "$@"
-"""
-#: Prints what an exporter of this network answers to the token sys.argv[1].
-SCRAPE = """\
-import sys, urllib.request
-headers = {"Authorization": f"Bearer {sys.argv[1]}"}
-request = urllib.request.Request("http://127.0.0.1:10418/metrics", headers=headers)
-print(urllib.request.urlopen(request).read().decode())
-"""
 
 
 class DaemonSetNode(BareMachine):
@@ -183,45 +157,6 @@ def test_it_installs_upgrades_and_rolls_back_under_load_and_leaves_nothing(
     a_node.run("mkdir", "-p", "/run/gpushare")  # the kubelet, for a pod that starts again
     a_node.container("remove")
     a_node.run("test", "!", "-e", "/run/gpushare")
-
-
-def test_the_exporter_needs_no_privileges(a_node: DaemonSetNode, workspace: Workspace) -> None:
-    a_node.configure(workspace)
-    a_node.container("install", "/gpushare.yaml", *OPTIONS)
-    objects = rendered(workspace, "exporter.yaml", "metrics: {enabled: true}")
-    (daemons,) = (one for one in objects if one["kind"] == "DaemonSet")
-    (container,) = daemons["spec"]["template"]["spec"]["containers"]
-    token = a_node.image / "token/token"  # as the kubelet writes it, with fsGroup
-    token.parent.mkdir()
-    token.write_text("0123456789abcdef")
-    os.chown(token, 0, 65532)
-    token.chmod(0o440)
-    started = ("unshare", "--mount", "--net", "sh", "-c", EXPORTER, str(a_node.image))
-    with a_node.gpushared(), a_node.tenant("2GiB"):
-        argv = a_node.argv(*started, *container["args"])
-        exporter = ServiceProcess(argv, a_node.folder / "gpushare-exporter.log")
-        exporter.wait_until(lambda: "http://0.0.0.0:10418/metrics" in exporter.log.read_text())
-        children = ["pgrep", "--parent", str(exporter.process.pid)]
-        pid = subprocess.run(children, check=True, capture_output=True, text=True).stdout.strip()
-        status = Path("/proc", pid, "status").read_text()
-        assert "CapEff:\t0000000000000000\n" in status
-        assert "Uid:\t65532\t65532\t65532\t65532\n" in status
-        quotas = [
-            line.split()[-1]
-            for line in scraped(pid, token.read_text()).splitlines()
-            if line.startswith("gpushare_container_memory_quota_bytes{")
-        ]
-        assert [float(value) for value in quotas] == [2 << 30]
-        assert "401" in scraped(pid, "another")
-        os.kill(int(pid), signal.SIGTERM)
-        exporter.process.wait()
-
-
-def scraped(pid: str, token: str) -> str:
-    """Return what the exporter of the process `pid` answers to a token, or the error."""
-    enter = ("nsenter", f"--net=/proc/{pid}/ns/net", sys.executable, "-c", SCRAPE, token)
-    done = subprocess.run(enter, capture_output=True, text=True, check=False)
-    return done.stdout or done.stderr
 
 
 def test_it_refuses_before_it_changes_the_node(a_node: DaemonSetNode, workspace: Workspace) -> None:
