@@ -68,7 +68,6 @@ MEASURES = (
     "packages",
     "shares",
     "test_compute.py",
-    "test_crowd.py",
     "test_demo.py",
     "test_gpu.py",
     "test_readme.py",

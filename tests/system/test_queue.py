@@ -116,17 +116,3 @@ def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: Client)
             first.communicate(timeout=LIMIT_SECONDS)
             assert is_up(second)
             assert [entry["name"] for entry in queue.queue()] == ["third"]
-
-
-def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(
-    stack: Stack, queue: Client
-) -> None:
-    words = ("--memory", "1GiB", "--time-limit", "3s", "--name", "timed", "--", "sleep", "600")
-    with started(stack, *words) as timed:
-        wait_until(lambda: any(one["ends_at"] for one in queue.tenants()))
-        timed.communicate(timeout=LIMIT_SECONDS)
-    assert timed.returncode == -signal.SIGTERM
-    wait_until(lambda: not queue.tenants())
-    events = {one["event"]: one["fields"] for one in queue.history("timed")}
-    assert events["tenant-stop-requested"]["by"] == "time-limit"
-    assert events["tenant-stop-requested"]["reason"] == "its time limit of 3s is over"

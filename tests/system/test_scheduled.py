@@ -32,14 +32,6 @@ POD = {
 
 
 @pytest.fixture
-def plugin() -> Iterator[Stack]:
-    with Stack(cards=2) as made:
-        made.configure(kubernetes={"mode": "plugin"})
-        made.start_daemon()
-        yield made
-
-
-@pytest.fixture
 def dra() -> Iterator[Stack]:
     """A node in dra mode, of which a test may end the daemon."""
     with Stack(cards=2) as made:
@@ -56,20 +48,6 @@ def bundle(stack: Stack, folder: str, at: str = ALLOCATION_MOUNT, **annotations:
     made.config["mounts"].append(mount)
     made.save()
     return made
-
-
-@pytest.mark.gate
-def test_a_container_of_the_device_plugin_has_its_part_of_the_card(plugin: Stack) -> None:
-    """It has no marker but the mount, which the launcher recognizes."""
-    client = plugin.client
-    card = client.cards()[0]["uuid"]
-    made = bundle(plugin, client.allocation(card, 8 * GIB))
-    with made.started() as tenant:
-        assert tenant.ask("info")["total"] == 8 * GIB
-        row = made.tenant
-        assert (row["name"], row["cards"][0]["uuid"]) == ("team/job-1/train", card)
-        assert ALLOCATION_MOUNT not in [mount["destination"] for mount in made.read()["mounts"]]
-    wait_until(lambda: client.cards()[0]["allocated_bytes"] == 0)
 
 
 def device(card: str, gib: int, cores: int = 0) -> ClaimDevice:
