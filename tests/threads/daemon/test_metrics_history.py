@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,21 +49,6 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedHis
 
 def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-
-
-def test_a_process_that_is_killed_is_started_again(kept: WatchedHistory) -> None:
-    first = kept.pid()
-    os.kill(first, signal.SIGKILL)
-    kept.until(lambda: "ended (signal SIGKILL)" in kept.history.fault)
-    second = kept.pid(but=first)
-    kept.until(lambda: "gpushared is not running" in kept.history.fault)
-    assert command_line(second)[-5:] == [
-        str(kept.config.socket),
-        str(kept.config.state_dir / "metrics-history"),
-        "7",
-        "",
-        "",
-    ]
 
 
 def test_another_configuration_is_another_process(kept: WatchedHistory) -> None:

@@ -145,25 +145,27 @@ def test_a_setting_without_effect_is_an_error(scripted: Callable[..., MpsControl
     assert not control.is_ready()
 
 
-def test_a_failed_command_is_told_in_its_own_words(scripted: Callable[..., MpsControl]) -> None:
-    control = scripted("echo no such thing >&2; exit 1")
-    with pytest.raises(MpsError, match="no such thing"):
-        control.servers()
-    control.quit(0)  # it has ended, or the runner kills it
-
-
-def test_a_command_that_does_not_end_is_an_error(scripted: Callable[..., MpsControl]) -> None:
-    control = scripted("exec sleep 1000")
-    with pytest.raises(MpsError, match=r"get_server_list: no answer within 0\.1 s"):
-        control.program.run("get_server_list", 0.1)
-
-
-def test_lists_that_cannot_be_read_are_an_error(scripted: Callable[..., MpsControl]) -> None:
-    control = scripted("echo one two three four five six")
-    with pytest.raises(MpsError, match="get_server_list: one two"):
-        control.servers()
-    with pytest.raises(MpsError, match="ps: one two"):
-        control.clients()
+@pytest.mark.parametrize(
+    ("script", "ask", "error"),
+    [
+        ("echo no such thing >&2; exit 1", MpsControl.servers, "no such thing"),
+        (
+            "exec sleep 1000",
+            lambda control: control.program.run("get_server_list", 0.1),
+            r"get_server_list: no answer within 0\.1 s",
+        ),
+        ("echo one two three four five six", MpsControl.servers, "get_server_list: one two"),
+        ("echo one two three four five six", MpsControl.clients, "ps: one two"),
+    ],
+)
+def test_what_fails_or_cannot_be_read_is_an_error_in_its_own_words(
+    scripted: Callable[..., MpsControl],
+    script: str,
+    ask: Callable[[MpsControl], object],
+    error: str,
+) -> None:
+    with pytest.raises(MpsError, match=error):
+        ask(scripted(script))
 
 
 @pytest.fixture

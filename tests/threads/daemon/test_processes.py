@@ -155,7 +155,7 @@ def test_a_cgroup_that_is_gone_is_empty(cgroups: Cgroups) -> None:
 
 @contextmanager
 def waiting(
-    folder: Path, name: str, *, executes: bool, deleted: bool = True, writes: bool = False
+    folder: Path, name: str, *, executes: bool = False, deleted: bool = True, writes: bool = False
 ) -> Iterator[int]:
     """Yield a child that holds a pipe open as a container's first process holds its runtime's.
 
@@ -188,27 +188,22 @@ def waiting(
         os.waitpid(child, 0)
 
 
-def test_a_process_that_waits_on_a_deleted_fifo_can_never_start(tmp_path: Path) -> None:
-    with waiting(tmp_path, "exec.fifo", executes=False) as pid:
-        assert processes.is_stranded(pid)
-
-
-def test_a_process_that_can_still_start_is_not_abandoned(tmp_path: Path) -> None:
-    with waiting(tmp_path, "exec.fifo", executes=False, deleted=False) as pid:
-        assert not processes.is_stranded(pid)
-    with waiting(tmp_path, "other", executes=False) as pid:
-        assert not processes.is_stranded(pid)
-
-
-def test_a_process_that_is_being_started_is_not_stranded(tmp_path: Path) -> None:
-    """runc deletes the pipe while the process is about to execute its program, or runs hooks."""
-    with waiting(tmp_path, "exec.fifo", executes=False, writes=True) as pid:
-        assert not processes.is_stranded(pid)
-
-
-def test_a_program_cannot_appear_never_to_have_run(tmp_path: Path) -> None:
-    with waiting(tmp_path, "exec.fifo", executes=True) as pid:
-        assert not processes.is_stranded(pid)
+@pytest.mark.parametrize(
+    ("name", "how", "stranded"),
+    [
+        ("exec.fifo", {}, True),
+        ("exec.fifo", {"deleted": False}, False),  # it can still start
+        ("other", {}, False),
+        # runc deletes the pipe while the process is about to execute its program, or runs hooks.
+        ("exec.fifo", {"writes": True}, False),
+        ("exec.fifo", {"executes": True}, False),  # a program cannot appear never to have run
+    ],
+)
+def test_a_process_that_waits_on_a_deleted_fifo_can_never_start(
+    tmp_path: Path, name: str, how: dict[str, bool], stranded: bool
+) -> None:
+    with waiting(tmp_path, name, **how) as pid:
+        assert processes.is_stranded(pid) is stranded
 
 
 #: A program whose first thread has no descriptor, and another thread has a table of its own.
