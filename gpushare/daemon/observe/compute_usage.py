@@ -24,9 +24,10 @@ import time
 import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import add, sub
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpushare import abi
 from gpushare.daemon.core.log import log
@@ -69,9 +70,8 @@ _MODES: Final = {
 _NO_WAITS: Final = GateWaits()
 
 
-@dataclass(frozen=True)
-class _Point:
-    """Sums up to a moment."""
+class _Sums(NamedTuple):
+    """Sums up to a moment, or what they have grown between two."""
 
     at_ns: int
     known_ns: int = 0  # time in which it was known what the tenant got:
@@ -83,36 +83,25 @@ class _Point:
     windows: int = 0  # that were opened for it
     ungated_ns: int = 0  # of that, with work that was submitted at a closed gate
 
+    def plus(self, grown: _Sums) -> _Sums:
+        return _Sums(*map(add, self, grown))
 
-class _Grown:
-    """What the sums have grown between two points, as percent of the time that it is known for."""
+    def since(self, before: _Sums) -> _Sums:
+        return _Sums(*map(sub, self, before))
 
-    __slots__ = ("_last", "_since", "counted_ns", "span_ns")
-
-    def __init__(self, since: _Point, last: _Point) -> None:
-        self._since, self._last = since, last
-        self.span_ns = last.at_ns - since.at_ns
-        self.counted_ns = last.counted_ns - since.counted_ns
+    # As percent of the time that it is known for:
 
     def got(self) -> float | None:
-        last, since = self._last, self._since
-        return _percent(last.got_ns - since.got_ns, last.known_ns - since.known_ns)
-
-    def missed(self) -> float | None:
-        last, since = self._last, self._since
-        return _percent(last.missed_ns - since.missed_ns, last.known_ns - since.known_ns)
+        return _percent(self.got_ns, self.known_ns)
 
     def driver(self) -> float | None:
-        return _percent(self._last.driver_ns - self._since.driver_ns, self.span_ns)
+        return _percent(self.driver_ns, self.at_ns)
 
     def claimed(self) -> float | None:
-        return _percent(self._last.claimed_ns - self._since.claimed_ns, self.counted_ns)
+        return _percent(self.claimed_ns, self.counted_ns)
 
     def ungated(self) -> float | None:
-        return _percent(self._last.ungated_ns - self._since.ungated_ns, self.counted_ns)
-
-    def has_windows(self) -> bool:
-        return self._last.windows != self._since.windows
+        return _percent(self.ungated_ns, self.counted_ns)
 
 
 class _Course:
@@ -120,7 +109,7 @@ class _Course:
 
     def __init__(self, at_ns: int, waits: Mapping[int, GateWaits]) -> None:
         """Begin at `at_ns`; `waits` is what an earlier daemon had read already."""
-        self._points = [_Point(at_ns)]
+        self._points = [_Sums(at_ns)]
         self._last = self._points[0]
         self._gate: Gate | None = None
         self._figure_ns = at_ns
@@ -161,9 +150,7 @@ class _Course:
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
             cores_used={span: grown[span].got() for span in WINDOWS} if source else NO_FIGURES,
-            throttled=(
-                {span: _part(grown[span].missed()) for span in WINDOWS} if source else NO_FIGURES
-            ),
+            throttled=({span: _part(grown[span]) for span in WINDOWS} if source else NO_FIGURES),
             charged_ns=0 if gate is None else gate.charged_ns,
             windows=0 if gate is None else gate.windows,
             overruns=0 if gate is None else gate.overruns,
@@ -175,7 +162,7 @@ class _Course:
             ungated_percent=checked.ungated(),
             claimed_percent=checked.claimed(),
             charged_percent=checked.got() if source == GATE else None,
-            is_compared=says and source == GATE and checked.span_ns >= _CORRECTED_LEAST_NS,
+            is_compared=says and source == GATE and checked.at_ns >= _CORRECTED_LEAST_NS,
             lately_percent=self._grown(LATELY).driver() if says else None,
             owed_percent=_owed(grown) if says and source == GATE else 0.0,
             gate_bypassed=says and self._is_bypassed(grown),
@@ -199,28 +186,30 @@ class _Course:
         counts = source == GATE
         all_counted = counts and before is not None and before.mode != abi.GATE_OPEN
         missed_ns = min(step_ns, max(0, demand_ns - charged_ns))
-        self._last = _Point(
-            at_ns,
-            last.known_ns + (step_ns if source else 0),
-            last.got_ns + (charged_ns if counts else driver_ns if source else 0),
-            last.missed_ns + (missed_ns if counts else 0),
-            last.counted_ns + (step_ns if all_counted else 0),
-            last.driver_ns + driver_ns,
-            last.claimed_ns + claimed_ns,
-            last.windows + windows,
-            last.ungated_ns + ungated_ns,
+        self._last = last.plus(
+            _Sums(
+                step_ns,
+                step_ns if source else 0,
+                charged_ns if counts else driver_ns if source else 0,
+                missed_ns if counts else 0,
+                step_ns if all_counted else 0,
+                driver_ns,
+                claimed_ns,
+                windows,
+                ungated_ns,
+            )
         )
         self._gate = gate
 
-    def _grown(self, seconds: int) -> _Grown:
+    def _grown(self, seconds: int) -> _Sums:
         """Return what has come in so long a time, or since the oldest point."""
-        return _Grown(self._points[self._place(seconds)], self._last)
+        return self._last.since(self._points[self._place(seconds)])
 
     def _place(self, seconds: int) -> int:
         wanted_ns = self._last.at_ns - seconds * _SECOND
         return max(0, bisect_right(self._points, wanted_ns, key=lambda point: point.at_ns) - 1)
 
-    def _is_bypassed(self, grown: Mapping[int, _Grown]) -> bool:
+    def _is_bypassed(self, grown: Mapping[int, _Sums]) -> bool:
         checked = grown[CHECKED]
         if checked.counted_ns < _CHECKED_LEAST_NS:
             return False
@@ -230,7 +219,7 @@ class _Course:
         gate = self._gate
         # Then it cannot have launched anything since, whatever it claims.
         is_closed = gate is not None and gate.mode == abi.GATE_CLOSED and not gate.hung
-        has_no_window = is_closed and not checked.has_windows()
+        has_no_window = is_closed and not checked.windows
         return (
             any(_is_above_its_claims(grown[span]) for span in _SPANS)
             or min(driver, checked.ungated() or 0.0) > _MORE_PERCENT
@@ -238,24 +227,24 @@ class _Course:
         )
 
 
-def _owed(grown: Mapping[int, _Grown]) -> float:
+def _owed(grown: Mapping[int, _Sums]) -> float:
     """Return by how many percent the driver's figure is above the charge, and not by chance."""
     for span in _SPANS:
         driver, charged = grown[span].driver(), grown[span].got()
         if driver is None or charged is None or driver - charged <= CORRECTED_PERCENT:
             continue
-        seconds = grown[span].span_ns / _SECOND
+        seconds = grown[span].at_ns / _SECOND
         if driver - charged > CORRECTED_PERCENT + chance_percent(charged, seconds):
             return driver - charged
     return 0.0
 
 
-def _is_above_its_claims(grown: _Grown) -> bool:
+def _is_above_its_claims(grown: _Sums) -> bool:
     driver, claimed = grown.driver(), grown.claimed()
     if driver is None or claimed is None or driver <= claimed + _MORE_PERCENT:
         return False
     most = max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
-    return driver > most + chance_percent(claimed, grown.span_ns / _SECOND)
+    return driver > most + chance_percent(claimed, grown.at_ns / _SECOND)
 
 
 class ComputeMeter:
@@ -402,5 +391,6 @@ def _percent(part: int, whole: int) -> float | None:
     return None if whole < _APART_NS else min(100.0, 100 * part / whole)
 
 
-def _part(percent: float | None) -> float | None:
+def _part(grown: _Sums) -> float | None:
+    percent = _percent(grown.missed_ns, grown.known_ns)
     return None if percent is None else percent / 100
