@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Final
 
 import pynvml
@@ -53,7 +54,6 @@ COMPUTE_MODES: Final = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "Exclusive_Process",
 }
 
-NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
 _SAMPLE: Final = struct.Struct("@IQI4xII")  # nvmlProcessUtilizationSample_t, without memUtil
@@ -68,22 +68,6 @@ _EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
 NvmlReply = dict[str, Any]
 
 
-class NvmlError(Exception):
-    """NVML answered with an error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-def call(function: Any, *arguments: Any) -> Any:
-    """Return what a function of pynvml returns; NvmlError."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        raise NvmlError(error.value, f"NVML: {error}") from error
-
-
 def call_or_none(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what NVML answers; None for an error, and for a call that it does not have."""
     with contextlib.suppress(pynvml.NVMLError):
@@ -92,40 +76,31 @@ def call_or_none(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def call_if_supported(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what NVML answers; None for an error, but NvmlError of a card that is gone."""
+    """Return what NVML answers; None for an error, but NVMLError of a card that is gone."""
     try:
-        return call(function, *arguments)
-    except NvmlError as error:
-        if error.code in GONE:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in GONE:
             raise
         return None
 
 
-class _SetLimits(ctypes.Structure):
-    """nvmlSetMemoryLimits_v1_t; the pynvml of older drivers does not have it."""
-
-    _fields_ = (
-        ("name_space", ctypes.c_char_p),  # a cgroup's directory
-        ("soft_bytes", ctypes.c_ulonglong),
-        ("hard_bytes", ctypes.c_ulonglong),
-    )
-
-
-class _GetLimits(ctypes.Structure):
-    """nvmlGetMemoryLimits_v1_t."""
-
-    _fields_ = (*_SetLimits._fields_, ("used_bytes", ctypes.c_ulonglong))
+def failure(error: Exception) -> NvmlReply:
+    """Return the answer to a question at which `error` was raised."""
+    if isinstance(error, pynvml.NVMLError):
+        return {"error": f"NVML: {error}", "no_limits": error.value in NO_LIMITS}
+    if isinstance(error, OSError):
+        return {"error": f"{error}; is the driver installed?"}
+    # The answer of a library may be no text, no list.
+    return {"error": f"NVML sent a response in an unknown format: {error!r}"}
 
 
 class Devices:
-    """NVML as the library at `library`. Refused where it answers with an error."""
+    """NVML as the library at `library`; every method raises NVMLError. OSError: it has no such."""
 
     def __init__(self, library: str) -> None:
-        try:
-            self._library = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
-        call(pynvml.nvmlInit)
+        self._library = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        pynvml.nvmlInit()
         self._uuids: dict[int, str] = {}  # by index, as last reported
         self._unified: set[int] = set()  # the indices of cards that are refused
         self._handles: dict[str, Any] = {}
@@ -137,19 +112,17 @@ class Devices:
 
     def describe(self) -> NvmlReply:
         """Return the versions and the cards; a lost card has only its index."""
-        cuda = call(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        cards = [self._card(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        cards = [self._card(index) for index in range(pynvml.nvmlDeviceGetCount())]
         listed = [card for card in cards if "uuid" in card]
         self._listen()
         return {
-            "driver": call(pynvml.nvmlSystemGetDriverVersion),
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
             "cards": listed,
             "lost": [card for card in cards if "uuid" not in card],
             "limits": bool(listed) and self._has_limits(listed[0]["uuid"]),
-            "topology": topology_facts(
-                {card["uuid"]: self._handles[card["uuid"]] for card in listed}
-            ),
+            **topology({card["uuid"]: self._handles[card["uuid"]] for card in listed}),
         }
 
     def look(self, *, known: bool, brief: bool = False) -> NvmlReply:
@@ -160,9 +133,9 @@ class Devices:
         """
         if known and brief and self._is_as_reported():
             return {**self.xids(), **self._sensors()}
-        count = call(pynvml.nvmlDeviceGetCount)
+        count = pynvml.nvmlDeviceGetCount()
         cards = [self._look(index) for index in range(count) if index not in self._unified]
-        report = {"driver": call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
+        report = {"driver": pynvml.nvmlSystemGetDriverVersion(), "cards": cards}
         is_new = not known or report != self._reported
         self._reported = report
         return {**(report if is_new else {}), **self.xids(), **self._sensors()}
@@ -170,8 +143,8 @@ class Devices:
     def _is_as_reported(self) -> bool:
         """Whether every card is idle, and has as much in use as at the last look."""
         try:
-            count = call(pynvml.nvmlDeviceGetCount)
-            driver, cards = call(pynvml.nvmlSystemGetDriverVersion), self._reported["cards"]
+            count = pynvml.nvmlDeviceGetCount()
+            driver, cards = pynvml.nvmlSystemGetDriverVersion(), self._reported["cards"]
             known = len(cards) + len(self._unified)
             return (driver, count) == (self._reported["driver"], known) and all(
                 card.get("busy") == 0
@@ -179,7 +152,7 @@ class Devices:
                 and {**card, **figures(card["index"])} == card
                 for card in cards
             )
-        except (NvmlError, pynvml.NVMLError):
+        except pynvml.NVMLError:
             return False  # a look in full says why
 
     def _sensors(self) -> NvmlReply:
@@ -192,43 +165,32 @@ class Devices:
 
     def set_limits(self, uuid: str, cgroup: str, soft_bytes: int, hard_bytes: int) -> NvmlReply:
         """Limit what a cgroup has of a card."""
-        limits = _SetLimits(os.fsencode(cgroup), soft_bytes, hard_bytes)
-        self._limits("nvmlDeviceSetMemoryLimits_v1", uuid, limits)
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), soft_bytes, hard_bytes)
+        pynvml.nvmlDeviceSetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
         return {}
 
     def limits(self, uuid: str, cgroup: str) -> NvmlReply:
         """Return what a cgroup may have of a card."""
-        limits = _GetLimits(os.fsencode(cgroup))
-        self._limits("nvmlDeviceGetMemoryLimits_v1", uuid, limits)
-        return {"soft": limits.soft_bytes, "hard": limits.hard_bytes}
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(cgroup))
+        pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
+        return {"soft": limits.softLimit, "hard": limits.hardLimit}
 
     def _has_limits(self, uuid: str) -> bool:
         """Whether the driver has limits (615 is the first), found by a request for impossible ones.
 
         A library may have the call and the driver behind it, or the card (MIG), not what it takes.
         """
-        if not hasattr(self._library, "nvmlDeviceSetMemoryLimits_v1"):
-            return False
         try:
             self.limits(uuid, "/sys/fs/cgroup")
-        except NvmlError as error:
-            return error.code not in NO_LIMITS
+        except pynvml.NVMLError as error:
+            return error.value not in {*NO_LIMITS, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
         return True
-
-    def _limits(self, name: str, uuid: str, argument: ctypes.Structure) -> None:
-        function = getattr(self._library, name, None)
-        if function is None:
-            raise NvmlError(NO_SUCH_CALL, f"the driver's library has no {name}")
-        handle = call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        code = function(handle, ctypes.byref(argument))
-        if code != pynvml.NVML_SUCCESS:
-            raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
 
     def _card(self, index: int) -> NvmlReply:
         try:
-            handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
-            uuid = call(pynvml.nvmlDeviceGetUUID, handle)
-            model = call(pynvml.nvmlDeviceGetName, handle)
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+            model = pynvml.nvmlDeviceGetName(handle)
             if has_unified_memory(handle):
                 self._unified.add(index)
                 why = f"card {index} ({model}): {UNIFIED}"
@@ -246,24 +208,23 @@ class Devices:
             brand = BRANDS.get(call_or_none(pynvml.nvmlDeviceGetBrand, handle), "")
             capability = call_or_none(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
             parts = parts_of(handle)
-            pci = call_or_none(pynvml.nvmlDeviceGetPciInfo, handle)
+            address = _address(call_or_none(pynvml.nvmlDeviceGetPciInfo, handle))
             card = {
                 "index": index,
                 "uuid": uuid,
                 "model": model,
-                "total": total,
                 "memory": total - reserved,
-                "minor": call(pynvml.nvmlDeviceGetMinorNumber, handle),
+                "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
                 "brand": brand,
                 "datacenter": brand in DATACENTER,
                 "capability": None if capability is None else list(capability),
                 "parts": None if parts is None else list(parts),
                 "instances": [instance_facts(uuid, part) for uuid, part in (parts or {}).items()],
                 # As NVML writes it: 00000000:0F:00.0.
-                "bus_id": f"{pci.domain:08X}:{pci.bus:02X}:{pci.device:02X}.0" if pci else "",
+                "bus_id": f"{address:0>16}".upper() if address else "",
             }
-        except NvmlError as error:
-            return {"index": index, "error": str(error)}
+        except pynvml.NVMLError as error:
+            return {"index": index, "error": f"NVML: {error}"}
         self._uuids[index] = uuid
         self._handles[uuid] = handle
         return card
@@ -272,8 +233,8 @@ class Devices:
         """Return one card's figures; of one that does not answer, why, under the name it had."""
         card: NvmlReply = {"index": index, "uuid": self._uuids.get(index, "")}
         try:
-            handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
-            card["uuid"] = call(pynvml.nvmlDeviceGetUUID, handle)
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            card["uuid"] = pynvml.nvmlDeviceGetUUID(handle)
             parts = parts_of(handle)
             mode = call_if_supported(pynvml.nvmlDeviceGetComputeMode, handle)
             card |= {
@@ -285,8 +246,8 @@ class Devices:
                     for uuid, part in (parts or {}).items()
                 ],
             }
-        except NvmlError as error:
-            return {"index": index, "uuid": card["uuid"], "error": str(error)}
+        except pynvml.NVMLError as error:
+            return {"index": index, "uuid": card["uuid"], "error": f"NVML: {error}"}
         card["shares"] = self._shares(handle)
         busy = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, handle)  # None: under MIG
         if busy is not None:
@@ -310,7 +271,7 @@ class Devices:
         """Return pid, bytes and MIG instance of each; None: not reported, or not of one."""
         function = self._lists[kind]
         if function is None:
-            raise NvmlError(NO_SUCH_CALL, f"the driver's library has no list of {kind} processes")
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         entries = self._fill(_PROCESS.size, lambda count, room: int(function(handle, count, room)))
         return [
             [pid, None if size == _UNKNOWN else size, None if part == _NO_INSTANCE else part]
@@ -328,7 +289,7 @@ class Devices:
             if code == pynvml.NVML_SUCCESS:
                 return memoryview(self._room)[: count.value * size]
             if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-                raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
+                raise pynvml.NVMLError(code)
             self._room = ctypes.create_string_buffer((2 * count.value + 8) * size)
 
     def _list(self, kind: str) -> Any:
@@ -352,8 +313,8 @@ class Devices:
             samples = self._fill(
                 _SAMPLE.size, lambda count, room: int(function(handle, room, count, since))
             )
-        except NvmlError as error:  # NOT_SUPPORTED: before Maxwell, or under MIG
-            return [] if error.code == pynvml.NVML_ERROR_NOT_FOUND else None
+        except pynvml.NVMLError as error:  # NOT_SUPPORTED: before Maxwell, or under MIG
+            return [] if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
         newest: dict[int, tuple[int, ...]] = {}
         # The use of its memory says nothing of compute: a driver has reported a constant 10 %.
         for pid, *sample in _SAMPLE.iter_unpack(samples):
@@ -396,50 +357,57 @@ class Devices:
 NO_LIMITS: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION})
 
 
-# --- where cards are, and what is between them; placement/model.py has the links ---
+# --- where cards are, and what is between them ---
 #
-# It runs in the NVML worker. A driver that knows no such call, or has no answer, leaves its part
-# out.
+# They are gathered once each time that the driver is loaded: nothing of them changes beneath a
+# driver. A driver that knows no such call, or has no answer, leaves its part out.
 
+SYSFS: Final = Path("/sys/bus/pci/devices")
 _NODES_MOST: Final = 1024  # MAX_NUMNODES of Linux is that at most (mm/Kconfig, NODES_SHIFT)
 _WORD_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
+_ONE_NVLINK: Final = 9
+_KINDS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_BELOW_NVLINK: Final = 10
 
 
-def topology_facts(handles: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where each card of `handles` (by UUID) is, and what is between each two.
+def topology(handles: Mapping[str, Any]) -> NvmlReply:
+    """Return the `links` between each two cards of `handles` (by UUID), and their NUMA `nodes`.
 
-    `cards`: by UUID its PCI address, its NUMA node where NVML reports one, and the PCI addresses at
-    the ends of its NVLinks that are up. `pairs`: the two, the level of what they have in common,
-    and whether they reach each other over NVLink at all.
+    The kinds of links are those that `nvidia-smi topo -m` prints, the distances NVML's own levels
+    (nvml.h, nvmlGpuTopologyLevel_t: 0 on one board, 10 one switch, 20 several, 30 a host bridge,
+    40 one NUMA node, 50 across) with a ten added, so that NVLink, which no level has, is nearer
+    than any, and of more links nearer.
     """
-    return {
-        "cards": {uuid: _card(handle, linked=len(handles) > 1) for uuid, handle in handles.items()},
-        "pairs": [_pair(one, other, handles) for one, other in combinations(handles, 2)],
+    addresses = {
+        uuid: _address(call_or_none(pynvml.nvmlDeviceGetPciInfo, handle))
+        for uuid, handle in handles.items()
     }
+    ends = {uuid: _ends(handle) for uuid, handle in handles.items() if len(handles) > 1}
+    nodes = {uuid: _node(handle, addresses[uuid]) for uuid, handle in handles.items()}
+    links = []
+    for one, other in combinations(handles, 2):
+        both = handles[one], handles[other]
+        count = ends[one].count(addresses[other])
+        status = call_or_none(
+            pynvml.nvmlDeviceGetP2PStatus, *both, pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+        )
+        if not count and status == pynvml.NVML_P2P_STATUS_OK:
+            # Through switches: as many links as the one with fewer has to what is no card.
+            cards = {*addresses.values()}
+            count = min(sum(end not in cards for end in ends[uuid]) or 1 for uuid in (one, other))
+        level = call_or_none(pynvml.nvmlDeviceGetTopologyCommonAncestor, *both)
+        if count:
+            links.append([one, other, f"NV{count}", max(1, _ONE_NVLINK + 1 - count)])
+        elif level in _KINDS:
+            links.append([one, other, _KINDS[level], level + _BELOW_NVLINK])
+    return {"links": links, "nodes": nodes}
 
 
-def _card(handle: Any, *, linked: bool) -> dict[str, Any]:
-    pci = call_or_none(pynvml.nvmlDeviceGetPciInfo, handle)
-    return {
-        "address": None if pci is None else _address(pci),
-        "node": _node(handle),
-        "ends": _ends(handle) if linked else [],
-    }
+def _node(handle: Any, address: str) -> int:
+    """Return the one node whose memory is the card's; where NVML has none or several, the kernel's.
 
-
-def _pair(one: str, other: str, handles: Mapping[str, Any]) -> dict[str, Any]:
-    both = handles[one], handles[other]
-    nvlink = call_or_none(pynvml.nvmlDeviceGetP2PStatus, *both, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    return {
-        "one": one,
-        "other": other,
-        "level": call_or_none(pynvml.nvmlDeviceGetTopologyCommonAncestor, *both),
-        "nvlink": nvlink == pynvml.NVML_P2P_STATUS_OK,
-    }
-
-
-def _node(handle: Any) -> int | None:
-    """Return the one node whose memory is the card's; None where there are none or several."""
+    Linux, Documentation/ABI/testing/sysfs-bus-pci, numa_node: -1 if it has none.
+    """
     words = _NODES_MOST // _WORD_BITS
     scope = pynvml.NVML_AFFINITY_SCOPE_NODE
     mask = call_or_none(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
@@ -449,7 +417,12 @@ def _node(handle: Any) -> int | None:
         for bit in range(_WORD_BITS)
         if word >> bit & 1
     ]
-    return nodes[0] if len(nodes) == 1 else None
+    if len(nodes) == 1:
+        return nodes[0]
+    try:
+        return int((SYSFS / address / "numa_node").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return -1
 
 
 def _ends(handle: Any) -> list[str]:
@@ -461,15 +434,14 @@ def _ends(handle: Any) -> list[str]:
             break  # a card without links, or behind its last one
         if state != pynvml.NVML_FEATURE_ENABLED:
             continue
-        pci = call_or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-        if pci is not None:
-            ends.append(_address(pci))
+        if end := _address(call_or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)):
+            ends.append(end)
     return ends
 
 
 def _address(pci: Any) -> str:
-    """Return a PCI address as sysfs writes it: its folder in /sys/bus/pci/devices."""
-    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+    """Return a PCI address as sysfs writes it: its folder in /sys/bus/pci/devices; "" of None."""
+    return "" if pci is None else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
 # --- a card's temperature, power, clocks and error counters ---
@@ -547,21 +519,20 @@ def instance_facts(uuid: str, handle: Any) -> NvmlReply:
     total, reserved = memory_of(handle)[:2]
     return {
         "uuid": uuid,
-        "model": call(pynvml.nvmlDeviceGetName, handle),
-        "total": total,
+        "model": pynvml.nvmlDeviceGetName(handle),
         "memory": total - reserved,
-        "number": call(pynvml.nvmlDeviceGetIndex, handle),
-        "gpu_instance": call(pynvml.nvmlDeviceGetGpuInstanceId, handle),
-        "compute_instance": call(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+        "number": pynvml.nvmlDeviceGetIndex(handle),
+        "gpu_instance": pynvml.nvmlDeviceGetGpuInstanceId(handle),
+        "compute_instance": pynvml.nvmlDeviceGetComputeInstanceId(handle),
     }
 
 
 def figures(index: int) -> NvmlReply:
     """Return the figures of a card that differ as soon as something runs on it, or allocates."""
-    handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     total, _, used = memory_of(handle)
     busy = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    uuid = call(pynvml.nvmlDeviceGetUUID, handle)
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
     parts = parts_of(handle)
     listed = None if parts is None else list(parts)
     return {"uuid": uuid, "busy": busy, "total": total, "used": used, "parts": listed}
@@ -579,8 +550,6 @@ def has_unified_memory(handle: Any) -> bool:
         total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError_NotSupported:
         return True
-    except pynvml.NVMLError as error:
-        raise NvmlError(error.value, f"NVML: {error}") from error
     return bool(total == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -589,8 +558,6 @@ def memory_of(handle: Any) -> tuple[int, int, int]:
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError_FunctionNotFound:
-        memory = call(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         return int(memory.total), 0, int(memory.used)
-    except pynvml.NVMLError as error:
-        raise NvmlError(error.value, f"NVML: {error}") from error
     return int(memory.total), int(memory.reserved), int(memory.used)

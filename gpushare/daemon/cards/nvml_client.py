@@ -45,8 +45,6 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Backoff, T, Task
 from gpushare.daemon.placement.model import (
     NO_LINKS,
-    NO_NODE,
-    UNKNOWN,
     Card,
     Link,
     Links,
@@ -71,7 +69,6 @@ class DriverDescription:
     cards: tuple[Card, ...]
     generation: DriverGeneration
     limits: bool
-    totals: Mapping[str, int]  # bytes in all, by uuid
     lost: tuple[str, ...] = ()  # of cards without an identity, or with unified memory: why
     unified: tuple[UnifiedCard, ...] = ()
     links: Links = NO_LINKS
@@ -102,11 +99,6 @@ def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
             (*cards, *instances),
             generation,
             bool(answer["limits"]),
-            totals={
-                str(part["uuid"]): int(part["total"])
-                for card in answer["cards"]
-                for part in (card, *card["instances"])
-            },
             lost=tuple(str(card["error"]) for card in answer["lost"]),
             unified=tuple(card["unified"] for card in answer["lost"] if "unified" in card),
             links=_links(answer, instances),
@@ -123,8 +115,12 @@ def _links(answer: Mapping[str, Any], instances: Sequence[Card]) -> Links:
     an instance is its card's.
     """
     try:
-        links = links_from_facts(answer["topology"], numa_node)
-    except (KeyError, TypeError, ValueError):
+        between = {
+            frozenset((str(one), str(other))): Link(str(kind), int(distance))
+            for one, other, kind, distance in answer["links"]
+        }
+        links = Links(between, {str(uuid): int(node) for uuid, node in answer["nodes"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError):
         links = NO_LINKS
     nodes = {
         card.uuid: links.node(card.instance.card_uuid)
@@ -155,12 +151,11 @@ def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSam
                 continue
             for part in card["instances"]:
                 part_uuid = str(part["uuid"])
-                uses[part_uuid] = _uses(part, of.totals.get(part_uuid))
-                used[part_uuid] = int(part["used"])
+                uses[part_uuid], used[part_uuid] = _uses(part), int(part["used"])
             if card["instances"]:
                 uses[uuid] = ()  # its processes are those of the instances
                 continue
-            uses[uuid], used[uuid] = _uses(card, of.totals.get(uuid)), int(card["used"])
+            uses[uuid], used[uuid] = _uses(card), int(card["used"])
             modes[uuid] = str(card["mode"])
             percent = card.get("busy")
             if isinstance(percent, int) and 0 <= percent <= _PERCENT:
@@ -264,14 +259,12 @@ def _instances(
         )
 
 
-def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...]:
+def _uses(reported: Mapping[str, Any]) -> tuple[ProcessUse, ...]:
     """Return what each process holds; InvalidSample where that cannot be."""
     name = f"card {reported['index']}"
     total, used = int(reported["total"]), int(reported["used"])
     if not 0 <= used <= total:
         raise InvalidSample(f"{name}: {used} bytes of {total} are used")
-    if was is not None and total != was:
-        raise InvalidSample(f"{name}: it has {total} bytes in all, and had {was}")
     lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics", "mps")]
     listed_shares = reported["shares"]
     shares = {
@@ -315,71 +308,6 @@ def _held(records: Any, name: str, total: int) -> dict[int, int | None]:
     return held
 
 
-_NEAREST: Final = 1
-_ONE_NVLINK: Final = 9
-_KINDS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-_BELOW_NVLINK: Final = 10
-
-
-def nvlink_link(count: int) -> Link:
-    """Return what `count` NVLinks between two cards are; of more, the cards are nearer."""
-    return Link(f"NV{count}", max(_NEAREST, _ONE_NVLINK + 1 - count))
-
-
-def pcie_link(level: int) -> Link:
-    """Return what a common ancestor of NVML's `level` is; UNKNOWN for one that is none of its."""
-    if level not in _KINDS:
-        return UNKNOWN
-    return Link(_KINDS[level], level + _BELOW_NVLINK)
-
-
-def links_from_facts(facts: Mapping[str, Any], node_of: Callable[[str], int]) -> Links:
-    """Return the links of `topology_facts`; `node_of` has a PCI address's node where NVML has none.
-
-    They are gathered once each time that the driver is loaded: nothing of them changes beneath a
-    driver. The kinds are those that `nvidia-smi topo -m` prints, the distances NVML's own levels
-    (nvml.h, nvmlGpuTopologyLevel_t: 0 on one board, 10 one switch, 20 several, 30 a host bridge,
-    40 one NUMA node, 50 across) with a ten added, so that NVLink, which no level has, is nearer
-    than any.
-
-    KeyError, TypeError: the facts have another format.
-    """
-    cards: Mapping[str, Any] = facts["cards"]
-    between = {
-        frozenset((pair["one"], pair["other"])): _link(pair, cards) for pair in facts["pairs"]
-    }
-    nodes = {}
-    for uuid, card in cards.items():
-        node = card["node"]
-        if node is None and card["address"] is not None:
-            node = node_of(card["address"])
-        nodes[uuid] = NO_NODE if node is None else int(node)
-    return Links(between, nodes)
-
-
-def numa_node(address: str, sys: Path = Path("/sys")) -> int:
-    """Return the node of a PCI address, `0000:18:00.0`; NO_NODE if the kernel has none.
-
-    Linux, Documentation/ABI/testing/sysfs-bus-pci, numa_node.
-    """
-    try:
-        return int((sys / "bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return NO_NODE
-
-
-def _link(pair: Mapping[str, Any], cards: Mapping[str, Any]) -> Link:
-    one, other = cards[pair["one"]], cards[pair["other"]]
-    count = Counter(one["ends"])[other["address"]]
-    if not count and pair["nvlink"]:
-        # Through switches: as many links as the one with fewer has to what is no card.
-        addresses = {card["address"] for card in cards.values()}
-        count = min(sum(end not in addresses for end in card["ends"]) or 1 for card in (one, other))
-    if count:
-        return nvlink_link(count)
-    return UNKNOWN if pair["level"] is None else pcie_link(int(pair["level"]))
-
-
 #: A first nvmlInit without persistence mode takes seconds per card: it may come late once.
 _PATIENCE_DEADLINES: Final = 4
 _FIRST_WAIT_SECONDS: Final = 0.25
@@ -389,7 +317,7 @@ _STEADY_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 10.0
 _LONGEST_AGAIN_SECONDS: Final = 320.0
 
-_NOTHING: Final = DriverDescription("", "", (), DriverGeneration(), limits=False, totals={})
+_NOTHING: Final = DriverDescription("", "", (), DriverGeneration(), limits=False)
 
 
 class Nvml:

@@ -39,10 +39,7 @@ def _load(library: str) -> Any:
 def _failure(error: Exception) -> dict[str, Any]:
     from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415 - as above
 
-    if isinstance(error, nvml_calls.NvmlError):
-        return {"error": str(error), "no_limits": error.code in nvml_calls.NO_LIMITS}
-    # The answer of a library may be no text, no list.
-    return {"error": f"NVML sent a response in an unknown format: {error!r}"}
+    return nvml_calls.failure(error)
 
 
 def run_worker(

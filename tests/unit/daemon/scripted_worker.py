@@ -20,7 +20,6 @@ CARD = {
     "index": 0,
     "uuid": "GPU-0",
     "model": "H200",
-    "total": 141 * GIB,
     "memory": 140 * GIB,
     "minor": 0,
     "datacenter": True,

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from gpushare import config
-from gpushare.daemon.cards.nvml_client import nvlink_link, pcie_link
 from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.operator.resize import check_memory_growth
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import (
     AllocationUse,
     CardCapacity,
+    Link,
     Links,
     MigInstance,
 )
@@ -227,8 +227,8 @@ FIVE = tuple(
     )
 )
 CLOSE = Links(
-    {frozenset((card(a).uuid, card(b).uuid)): nvlink_link(4) for a, b in ((0, 1), (2, 4))}
-    | {frozenset((card(0).uuid, card(4).uuid)): pcie_link(20)}
+    {frozenset((card(a).uuid, card(b).uuid)): Link("NV4", 6) for a, b in ((0, 1), (2, 4))}
+    | {frozenset((card(0).uuid, card(4).uuid)): Link("PXB", 30)}
 )
 
 

@@ -7,7 +7,9 @@ import contextlib
 import ctypes
 import struct
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +20,6 @@ from hypothesis import strategies as st
 
 from gpushare.daemon.cards import nvml_calls, nvml_client
 from gpushare.daemon.cards.driver_client import DriverSample, InvalidSample, ProcessUse
-from gpushare.daemon.cards.nvml_client import links_from_facts
-from gpushare.daemon.placement.model import NO_NODE
 
 from . import scripted_worker
 from .fakes import GIB
@@ -45,7 +45,6 @@ def seen(**changes: Any) -> DriverSample:
         ({"used": 0, "compute": [[7, 40 * GIB, None]]}, "its processes hold"),
         ({"used": 142 * GIB}, "are used"),
         ({"used": -1}, "-1 bytes"),
-        ({"total": 70 * GIB}, "and had"),
         ({"total": "much"}, "in an unknown format"),
         ({"compute": None}, "in an unknown format"),
         ({"shares": [[7, 40]]}, "in an unknown format"),
@@ -122,42 +121,84 @@ def test_no_answer_is_worse_than_implausible(said: Any, field: str) -> None:
 SWITCH = "0000:c0:00.0"
 
 
-def card(address: str | None, *ends: str, node: int | None = None) -> dict[str, Any]:
-    return {"address": address, "node": node, "ends": list(ends)}
+@dataclass
+class Place:
+    """Where a card is, and what is at the ends of its links."""
+
+    address: str
+    ends: list[str] = field(default_factory=list)
+    node: int | None = None
 
 
-def facts(one: dict[str, Any], other: dict[str, Any], **pair: Any) -> dict[str, Any]:
-    return {
-        "cards": {"A": one, "B": other},
-        "pairs": [{"one": "A", "other": "B", "level": None, "nvlink": False, **pair}],
-    }
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Return the topology of two cards: A and B."""
+
+    def pci(address: str) -> Any:
+        domain, bus, device = address.removesuffix(".0").split(":")
+        return SimpleNamespace(domain=int(domain, 16), bus=int(bus, 16), device=int(device, 16))
+
+    def remote(card: Place, link: int) -> Any:
+        return pci(card.ends[link])
+
+    def state(card: Place, link: int) -> int:
+        if link < len(card.ends):
+            return int(pynvml.NVML_FEATURE_ENABLED)
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+    def topology(one: Place, other: Place, level: int = 50, *, nvlink: bool = False) -> Any:
+        status = pynvml.NVML_P2P_STATUS_OK if nvlink else pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY
+        for name, function in {
+            "GetPciInfo": lambda card: pci(card.address),
+            "GetNvLinkState": state,
+            "GetNvLinkRemotePciInfo": remote,
+            "GetP2PStatus": lambda *_: status,
+            "GetTopologyCommonAncestor": lambda *_: level,
+            "GetMemoryAffinity": lambda card, *_: [3 if card.node is None else 1 << card.node],
+        }.items():
+            monkeypatch.setattr(pynvml, f"nvmlDevice{name}", function)
+        monkeypatch.setattr(nvml_calls, "SYSFS", tmp_path)
+        return nvml_calls.topology({"A": one, "B": other})
+
+    return topology
 
 
-def link(found: dict[str, Any]) -> str:
-    return links_from_facts(found, lambda _: NO_NODE).link("A", "B").kind
+def kind(topology: Any) -> str:
+    return str([link[2:] for link in topology["links"]])
 
 
-def test_links_that_end_at_the_other_card_are_counted() -> None:
-    one = card("0000:01:00.0", *["0000:02:00.0"] * 4, "0000:03:00.0")
-    other = card("0000:02:00.0", *["0000:01:00.0"] * 4)
-    assert link(facts(one, other, level=50, nvlink=True)) == "NV4"
+def test_links_that_end_at_the_other_card_are_counted(between: Callable[..., Any]) -> None:
+    one = Place("0000:01:00.0", [*["0000:02:00.0"] * 4, "0000:03:00.0"])
+    other = Place("0000:02:00.0", ["0000:01:00.0"] * 4)
+    assert kind(between(one, other, nvlink=True)) == "[['NV4', 6]]"
 
 
-def test_through_switches_the_card_with_fewer_links_says_how_many() -> None:
-    one, other = card("0000:01:00.0", *[SWITCH] * 18), card("0000:02:00.0", *[SWITCH] * 12)
-    assert link(facts(one, other, level=40, nvlink=True)) == "NV12"
-    assert link(facts(one, other, level=40, nvlink=False)) == "NODE"
+def test_through_switches_the_card_with_fewer_links_says_how_many(
+    between: Callable[..., Any],
+) -> None:
+    one, other = Place("0000:01:00.0", [SWITCH] * 18), Place("0000:02:00.0", [SWITCH] * 12)
+    assert kind(between(one, other, 40, nvlink=True)) == "[['NV12', 1]]"
+    assert kind(between(one, other, 40)) == "[['NODE', 50]]"
 
 
-def test_the_kernel_says_the_node_where_nvml_does_not() -> None:
-    asked: list[str] = []
+@pytest.mark.parametrize(
+    ("level", "found"),
+    [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (7, "[]")],
+)
+def test_levels_are_called_as_nvidia_smi_calls_them(
+    between: Callable[..., Any], level: int, found: str
+) -> None:
+    assert found in kind(between(Place("0000:01:00.0"), Place("0000:02:00.0"), level))
 
-    def node_of(address: str) -> int:
-        asked.append(address)
-        return 1
 
-    found = links_from_facts(facts(card("0000:01:00.0"), card("0000:02:00.0", node=0)), node_of)
-    assert (found.node("A"), found.node("B"), asked) == (1, 0, ["0000:01:00.0"])
+def test_the_kernel_says_the_node_where_nvml_does_not(
+    between: Callable[..., Any], tmp_path: Path
+) -> None:
+    places = Place("0000:01:00.0"), Place("0000:02:00.0", node=0)
+    assert between(*places)["nodes"] == {"A": -1, "B": 0}
+    (tmp_path / places[0].address).mkdir()
+    (tmp_path / places[0].address / "numa_node").write_text("1\n")
+    assert between(*places)["nodes"] == {"A": 1, "B": 0}
 
 
 # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil, memUtil, encUtil, decUtil

@@ -13,8 +13,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gpushare.daemon.cards.nvml_client import numa_node
-from gpushare.daemon.placement.model import NO_NODE
 from gpushare.host import cgroups, driver
 from gpushare.host.driver import DriverMissing
 from gpushare.host.driver.device_nodes import prepare_driver
@@ -126,14 +124,6 @@ def library(root: Path, path: str) -> Path:
 def put(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")
-
-
-def test_a_card_s_numa_node_is_the_kernels(tmp_path: Path) -> None:
-    devices = tmp_path / "bus/pci/devices"
-    put(devices / "0000:18:00.0/numa_node", "1")
-    put(devices / "0000:19:00.0/numa_node", "-1")
-    addresses = ("0000:18:00.0", "0000:19:00.0", "0000:1a:00.0")
-    assert [numa_node(address, tmp_path) for address in addresses] == [1, NO_NODE, NO_NODE]
 
 
 UUID = "GPU-11111111-0000-4000-8000-000000000000"

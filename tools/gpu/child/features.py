@@ -18,25 +18,11 @@ CGROUP = b"/sys/fs/cgroup"
 ENABLED = {0: "disabled", 1: "enabled"}
 
 
-class CgroupMemoryLimits(ctypes.Structure):
-    """nvmlGetMemoryLimits_v1_t; the pynvml of older drivers does not have it."""
-
-    _fields_ = (
-        ("cgroup", ctypes.c_char_p),
-        ("soft_bytes", ctypes.c_ulonglong),
-        ("hard_bytes", ctypes.c_ulonglong),
-        ("used_bytes", ctypes.c_ulonglong),
-    )
-
-
 def limits(card: object) -> str:
     """What nvmlDeviceGetMemoryLimits_v1 reports of a cgroup without a limit."""
-    library = pynvml.nvmlLib
-    if not hasattr(library, "nvmlDeviceGetMemoryLimits_v1"):
-        return "this driver has no nvmlDeviceGetMemoryLimits_v1"
-    code = library.nvmlDeviceGetMemoryLimits_v1(card, byref(CgroupMemoryLimits(CGROUP)))
-    said = {0: "success", 3: "not supported", 6: "not found"}.get(code, "another answer")
-    return f"{said} ({code}) to {CGROUP.decode()}"
+    found = pynvml.c_nvmlGetMemoryLimits_v1_t(CGROUP)
+    pynvml.nvmlDeviceGetMemoryLimits_v1(card, found)
+    return f"{found.softLimit} and {found.hardLimit} bytes for {CGROUP.decode()}"
 
 
 def instances(card: object) -> str:
