@@ -134,7 +134,7 @@ class CardAccounts:
         place = record.key, allocation.uuid
         if allocation.whole:
             return allocation.quota_bytes, allocation.quota_bytes
-        measured = max(self.observed.usage.driver_bytes(*place), record.evicted_bytes(number))
+        measured = max(self.observed.usage.driver_bytes[place], record.evicted_bytes(number))
         if pages is None:
             # Its limit cannot be lowered: burst memory that it may have counts as used.
             is_bound = record.state == "bound"
@@ -221,10 +221,14 @@ class MemoryLimits:
 
     def update_soon(self) -> None:
         """Update soon, on the decide thread; any thread may ask, and as often as it likes."""
+        if self._has_bursts():
+            self._decide.submit_once(self.update)
+
+    def _has_bursts(self) -> bool:
+        """Whether a tenant may use more than its quota; else its quota is the limit of each."""
         records = self._ledger.entries.values()
         parts = (part for record in records for part in record.allocations)
-        if any(part.burst_limit_bytes > part.quota_bytes for part in parts):
-            self._decide.submit_once(self.update)
+        return any(part.burst_limit_bytes > part.quota_bytes for part in parts)
 
     def update_when_due(self) -> None:
         """Update soon if burst memory of a card was withheld, and no longer is."""
@@ -238,6 +242,8 @@ class MemoryLimits:
         or the ledger's integrity is in question: the memory could belong to an unknown reservation.
         """
         if self._node.driver is None or self._observed.usage.stale or self._ledger.integrity.why:
+            return
+        if not self._has_bursts():
             return
         now = time.monotonic()
         self.withheld = {uuid: until for uuid, until in self.withheld.items() if now < until}
@@ -454,7 +460,7 @@ class MemoryLimits:
             self._observed.sample_now.set()
             return False
         # By the driver: the tenant's own page has these bytes reserved, now or a sample ago.
-        used_bytes = self._observed.usage.driver_bytes(key, uuid)
+        used_bytes = self._observed.usage.driver_bytes[key, uuid]
         if size_bytes > allocation.quota_bytes - used_bytes:
             return False
         self._note_shortfall(record, uuid, size_bytes)

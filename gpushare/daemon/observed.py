@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -35,17 +36,20 @@ class CardUsage:
 
 @dataclass(frozen=True)
 class UsageView:
-    """The last look. `utilization` and `used` are by (tenant key, card uuid)."""
+    """The last look. `utilization`, `used` and `driver_bytes` are by TenantOnCard."""
 
     cards: Mapping[str, CardUsage] = field(default_factory=dict)
     processes: Mapping[str, tuple[tuple[str, ProcessUse], ...]] = field(default_factory=dict)
     utilization: Mapping[tuple[str, str], int] = field(default_factory=dict)
     used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
     stale: str = ""  # why the audit may not use it; empty if it is the driver's answer
+    #: What the driver says that a tenant holds of a card; 0 of those that it does not list.
+    driver_bytes: Counter[TenantOnCard] = field(init=False, default_factory=Counter)
 
-    def driver_bytes(self, key: str, uuid: str) -> int:
-        """Return what the driver says that tenant `key` holds of card `uuid`."""
-        return sum(use.bytes or 0 for card, use in self.processes.get(key, ()) if card == uuid)
+    def __post_init__(self) -> None:
+        for key, uses in self.processes.items():
+            for uuid, use in uses:
+                self.driver_bytes[key, uuid] += use.bytes or 0
 
     def is_active(self, key: str, uuid: str) -> bool:
         """Return whether the driver says that tenant `key` uses an engine of card `uuid`."""

@@ -72,7 +72,7 @@ _POD: Final = {
 
 
 #: How many modules an operation may run through.
-LIMITS: Final = {"create": 35, "set": 22, "explain": 30}
+LIMITS: Final = {"create": 35, "set": 15, "explain": 30}
 
 
 @dataclass(frozen=True)

@@ -342,7 +342,7 @@ class IdleBackoff:
         ):
             return False
         return all(
-            observed.usage.driver_bytes(record.key, allocation.uuid) <= allocation.quota_bytes
+            observed.usage.driver_bytes[record.key, allocation.uuid] <= allocation.quota_bytes
             for record in look.entries.values()
             for allocation in record.allocations
         )

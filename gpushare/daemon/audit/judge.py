@@ -566,7 +566,7 @@ class Judge:
         if not observed.shortfalls or look is None or free is None:
             return 0
         unused = [
-            allocation.quota_bytes - observed.usage.driver_bytes(key, uuid)
+            allocation.quota_bytes - observed.usage.driver_bytes[key, uuid]
             for key, where in observed.shortfalls
             if key != own and where == uuid and (record := look.entries.get(key)) is not None
             for allocation in record.allocations

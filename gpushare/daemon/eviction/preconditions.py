@@ -192,7 +192,7 @@ def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     A claim counts only up to the quota, or what the tenant may use above it.
     """
     allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
-    driver_bytes = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+    driver_bytes = state.observed.usage.driver_bytes[record.key, allocation.uuid]
     if pages is None:
         return driver_bytes
     claimed, limit, _ = pages.use(number)

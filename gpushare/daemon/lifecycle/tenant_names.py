@@ -17,7 +17,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import Ledger, TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.errors import quoted
 
@@ -87,14 +87,6 @@ def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> 
             state.ledger.change(key, name=name.name, engine=name.engine, labels=labels)
 
     state.decide.submit(rename)
-
-
-class TenantNotFound(Exception):
-    """No tenant or card, or several, by that name."""
-
-    def __init__(self, message: str, candidates: Sequence[str]) -> None:
-        super().__init__(message)
-        self.candidates = list(candidates)
 
 
 def find_tenant(name: str, state: DaemonState) -> TenantRecord:

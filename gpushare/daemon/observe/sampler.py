@@ -361,10 +361,7 @@ class Overhead:
 
 def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping[TenantOnCard, int]:
     """Return `peaks` after a sample; a tenant that is not in it any more is forgotten."""
-    used = dict(usage.used)
-    for key, uses in usage.processes.items():
-        for uuid in {card for card, _ in uses}:
-            used.setdefault((key, uuid), usage.driver_bytes(key, uuid))  # a whole card
+    used = {**usage.driver_bytes, **usage.used}  # of a whole card, the driver's figure
     return MappingProxyType({place: max(size, peaks.get(place, 0)) for place, size in used.items()})
 
 
@@ -394,14 +391,6 @@ PASS_SECONDS: Final = 0.05
 # A tenant may have a thousand processes with maps that take the kernel long to write. What cannot
 # be looked into in this time is taken for alive, until a later look begins elsewhere.
 _LOOK_SECONDS: Final = 0.02
-
-
-def free_dead_records(record: TenantRecord, pages: Pages) -> None:
-    """Free what `record`'s dead processes still claim to hold, as far as one look can tell.
-
-    Nothing happens to a tenant that is not bound: its processes are not known yet.
-    """
-    _Search(pages).free(record, time.thread_time() + _LOOK_SECONDS, Cgroups.mounted)
 
 
 class DeadRecords:

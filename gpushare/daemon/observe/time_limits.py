@@ -168,7 +168,7 @@ class IdleHolders:
 
     def _held_bytes(self, record: TenantRecord) -> int:
         usage = self._state.observed.usage
-        return sum(usage.driver_bytes(record.key, part.uuid) for part in record.allocations)
+        return sum(usage.driver_bytes[record.key, part.uuid] for part in record.allocations)
 
     def _act(self, record: TenantRecord, seconds: float) -> None:
         action = self._state.node.config.terms_of(record.namespace).idle.action

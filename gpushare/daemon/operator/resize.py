@@ -19,7 +19,6 @@ from typing import Final
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import CardAccounts, reclaim_rounds
 from gpushare.daemon.node import Node
-from gpushare.daemon.observe.sampler import free_dead_records
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.placement.model import (
     AllocationUse,
@@ -29,7 +28,7 @@ from gpushare.daemon.placement.model import (
 )
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import Ledger, TenantNotFound
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
@@ -61,6 +60,25 @@ _WEIGHED: Final = "native-burst-share"
 
 class NotResizable(UserError):
     """The tenant's quota cannot be changed in its current state."""
+
+
+def change_tenant(
+    record: TenantRecord, change: Mapping[str, str], state: DaemonState, *, reset: bool = False
+) -> TenantRecord:
+    """Do what an operator asks for a tenant: `change`, by key, or `reset`; the decide thread's.
+
+    TenantNotFound: it was released. Else as the functions below.
+    """
+    now = state.ledger.entries.get(record.key)
+    if now is None or now.created != record.created:
+        raise TenantNotFound(f"container {record.title} has exited", [])
+    if reset:
+        return reset_quota(now, state)
+    quota = {key: text for key, text in change.items() if key != OVER_QUOTA_KEY}
+    changed = set_quota(now, quota, state) if quota else now
+    if OVER_QUOTA_KEY in change:
+        set_over_quota_action(changed, change[OVER_QUOTA_KEY], state.node)
+    return changed
 
 
 def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonState) -> TenantRecord:
@@ -148,14 +166,17 @@ def _resolved(
         )
     changed = replace(record, quota={**to_record(quota.requested), **_operators(overrides)})
     if is_touched(*COMPUTE_KEYS):
-        effective = terms.max_per_request.put_down(quota, _share(quota, record))
-        has_priority = "priority" in quota.requested or record.is_set("priority")
+        effective = _share(quota, record)
+        priority = record.priority  # not requested: it stays, though today's ceiling may differ
+        if "priority" in quota.requested:
+            priority = effective.priority
+        elif record.is_set("priority"):
+            priority = terms.max_per_request.put_down(quota, effective).priority
         changed = replace(
             changed,
             policy=effective.policy,
             weight=effective.weight,
-            # A key that was not requested stays, though today's ceiling may differ.
-            priority=effective.priority if has_priority else record.priority,
+            priority=priority,
             class_=effective.class_,
         )
     parts = (_allocation(part, changed, record, quota, state.node) for part in record.allocations)
@@ -227,15 +248,12 @@ def _refuse_without_memory(
         if changed.is_set("memory") and allocation.quota_bytes <= context_bytes:
             rule = f"is too small for a CUDA context, {format_size(context_bytes)}"
             raise quota.refuse("memory", rule, "set more")
-    # Memory of a process that has just died is free; the next sample would be too late.
-    free_dead_records(record, pages)
-    kept = replace(record, allocations=changed.allocations)
-    if _is_within_claim(kept, state.node, state.ledger):
-        return
     wanted = {allocation.uuid: allocation.quota_bytes for allocation in changed.allocations}
     more = {part.uuid: wanted[part.uuid] - part.quota_bytes for part in record.allocations}
-    if any(size > 0 for size in more.values()):
-        state.ledger.integrity.refuse()
+    kept = replace(record, allocations=changed.allocations)
+    if all(size <= 0 for size in more.values()) or _is_within_claim(kept, state.node, state.ledger):
+        return
+    state.ledger.integrity.refuse()
     for _ in reclaim_rounds():
         capacities = _capacities_for(record, state.accounts)
         if not state.limits.reclaim(more, capacities):

@@ -36,11 +36,11 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
 from gpushare.daemon.lifecycle.queue import TicketNotFound
 from gpushare.daemon.lifecycle.scheduled import UnknownClaim
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.operator.reload import InvalidFile
 from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import ErrorCode, UserError
 from gpushare.oci.bounded_read import parse_object

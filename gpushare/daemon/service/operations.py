@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from signal import Signals
 from typing import Any, Final
@@ -29,7 +30,7 @@ from gpushare.daemon.lifecycle import (
     tenant_names,
 )
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
+from gpushare.daemon.lifecycle.tenant_names import find_tenant
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import cards, reload, resize
@@ -260,31 +261,14 @@ class Operations:
         return holders, {"why": report}
 
     def set(self, name: str, reset: bool, **values: str | None) -> ControlReply:
-        state = self._state
         change = {
             field.replace("_", "-"): text for field, text in values.items() if text is not None
         }
         if reset == bool(change):
             raise MalformedRequest(f"set needs reset, or some of {', '.join(protocol.SET_FIELDS)}")
-        record, on_over = self._find(name), change.pop(resize.OVER_QUOTA_KEY, None)
-
-        def apply() -> TenantRecord:
-            current = self._current(record)
-            if reset:
-                return resize.reset_quota(current, state)
-            changed = resize.set_quota(current, change, state) if change else current
-            if on_over is not None:
-                resize.set_over_quota_action(changed, on_over, state.node)
-            return changed
-
-        return self._shown(state.decide.run(apply))
-
-    def _current(self, record: TenantRecord) -> TenantRecord:
-        """Return the record as it is now; the decide thread's. TenantNotFound: it was released."""
-        now = self._state.ledger.entries.get(record.key)
-        if now is None or now.created != record.created:
-            raise TenantNotFound(f"container {record.title} has exited", [])
-        return now
+        record, state = self._find(name), self._state
+        job = partial(resize.change_tenant, record, change, state, reset=reset)
+        return self._shown(state.decide.run(job))
 
     def pause(self, name: str, reason: str) -> ControlReply:
         record = self._find(name)

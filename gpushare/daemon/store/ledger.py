@@ -65,6 +65,14 @@ class LedgerError(UserError):
     """The ledger's folders cannot be created or read."""
 
 
+class TenantNotFound(Exception):
+    """No tenant or card, or several, by that name."""
+
+    def __init__(self, message: str, candidates: Sequence[str]) -> None:
+        super().__init__(message)
+        self.candidates = list(candidates)
+
+
 class ReservationLost(UserError):
     """A reservation was released while its container was being created, or is another's now."""
 

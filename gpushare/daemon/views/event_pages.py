@@ -10,10 +10,10 @@ from typing import Final
 from gpushare import protocol
 from gpushare.daemon.identity.container_names import SHORTEST_ID
 from gpushare.daemon.lifecycle import tenant_names
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import EventSubject, History
+from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HistoryEvent
 from gpushare.quota.errors import quoted

@@ -412,7 +412,7 @@ def accounted_memory(
     """Return the memory in the account of a tenant; without one, the driver's figure."""
     allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
     if pages is None or number >= pages.grant.card_count:
-        figure = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+        figure = state.observed.usage.driver_bytes[record.key, allocation.uuid]
         return TenantMemory(_kinds({}, figure), allocation.quota_bytes)
     most = most_bytes(allocation, state.node)
     return TenantMemory(

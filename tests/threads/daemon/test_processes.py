@@ -24,12 +24,12 @@ from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe import sampler
-from gpushare.daemon.observe.sampler import DeadRecords, free_dead_records
+from gpushare.daemon.observe.sampler import DeadRecords
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
 from tests.unit.daemon import registered
 from tests.unit.daemon.fakes import GIB, FakeDaemon
-from tests.unit.daemon.operations import entry_of, opened
+from tests.unit.daemon.operations import opened
 from tests.unit.daemon.test_container_names import ID
 from tests.unit.daemon.test_sampler import end, keys, sightings
 
@@ -353,9 +353,8 @@ def charged(node: FakeDaemon, tenant: HostProcessGrant) -> Callable[[], int]:
     """Free dead records, and return what is still charged."""
 
     def reaped() -> int:
-        pages = node.tenants.pages[tenant["key"]]
-        free_dead_records(entry_of(node, tenant), pages)
-        return pages.accounts()[0].held_bytes
+        DeadRecords().look(node.ledger.entries, node.tenants.pages)
+        return node.tenants.pages[tenant["key"]].accounts()[0].held_bytes
 
     return reaped
 

@@ -11,7 +11,6 @@ import pytest
 from gpushare.daemon.eviction.steps import EvictionFailed, NotLocked
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
 from gpushare.daemon.lifecycle.scheduled import UnknownClaim
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.operator.reload import InvalidFile, NotReloaded
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_server import (
@@ -22,6 +21,7 @@ from gpushare.daemon.service.control_server import (
     refusal_packet,
 )
 from gpushare.daemon.service.operations import Operations
+from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.errors import ErrorCode
 from gpushare.oci.spec import SpecError
 from gpushare.protocol.operations import OPERATIONS, MalformedRequest

@@ -13,7 +13,8 @@ from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName, name_from_spec
 from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
+from gpushare.daemon.lifecycle.tenant_names import find_tenant
+from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.errors import QuotaError
 from tests.system.waiting import wait_until

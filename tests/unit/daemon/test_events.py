@@ -22,7 +22,7 @@ from gpushare.daemon.core.log import (
     report_suppressed,
     set_owner_lookup,
 )
-from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.daemon.views.event_pages import event_page
 from gpushare.events import EVENTS, KEPT, LASTING, SENT_BY_TENANTS, UNCHARGED
 

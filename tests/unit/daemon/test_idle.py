@@ -237,10 +237,11 @@ def test_no_tenant_rests_beside_one_over_quota(
     """What an audit concludes from many looks, all of which find the same, it must have."""
     entry = fakes.entry()
     node.ledger.add(entry)
-    allocated = entry.allocations[0].quota_bytes
-    for held, rests_then in ((allocated + 1, False), (allocated, True)):
+    part = entry.allocations[0]
+    for held, rests_then in ((part.quota_bytes + 1, False), (part.quota_bytes, True)):
+        listed = {(entry.key, part.uuid): held}
         monkeypatch.setattr(
-            "gpushare.daemon.observed.UsageView.driver_bytes", lambda *_, held=held: held
+            UsageView, "__post_init__", lambda view, held=listed: view.driver_bytes.update(held)
         )
         rest = IdleBackoff(node.ledger, node.tenants, node.observed)
         for _ in range(SETTLED_LOOKS + 1):
