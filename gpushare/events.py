@@ -272,7 +272,8 @@ _LOGGED: Final = {
     ),
     "context-size-write-failed": "The measured context size could not be written.",
     "library-tree-failed": (
-        "The libraries could not be mounted ahead of need; each container mounts them itself."
+        "The libraries could not be mounted ahead of need, or earlier ones not unmounted; each "
+        "container mounts them itself."
     ),
     "driver-params-not-covered": (
         "The container starts without the copy of `/proc/driver/nvidia/params` that keeps its root "
@@ -283,8 +284,6 @@ _LOGGED: Final = {
     ),
     "cuda-compat-removed": "An unused copy of a cuda-compat package was removed.",
     "cuda-compat-removal-failed": "Copies of cuda-compat packages could not be removed.",
-    "installation-removed": "An old version of the libraries was removed.",
-    "installation-removal-failed": "Old versions of the libraries could not be removed.",
     # Compute
     "mps-command-failed": "The MPS control daemon of a card did not carry out a command.",
     "scheduler-adopted": "A running scheduler was adopted.",

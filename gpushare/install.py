@@ -6,21 +6,21 @@ container has it mapped. gpushare therefore uses a copy, `<prefix>/<version>-<sh
 whose name is a hash of its content, file names and launcher configuration. Installing the same
 version again changes nothing; an upgrade creates a second folder. Engines use `<prefix>/current`,
 which is switched in one rename, so that no engine needs a restart. `previous` is the version before
-it, for a rollback. gpushared removes the others when it starts
-(daemon/lifecycle/old_installations.py).
+it, for a rollback. The others are removed then. A container keeps the libraries that are mounted in
+it: a mount has the file, not its name.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,9 @@ PREVIOUS: Final = "previous"
 CONFIGURATION: Final = "gpushare-runtime.conf"
 _PROGRAMS: Final = ("gpushare-runtime", "gpushare-hook", "gpushare-scheduler")
 _DRIVER: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+# Of a version, or of a draft of one whose installation was killed.
+_FOLDER: Final = re.compile(r"[^/]+-[0-9a-f]{12}(\.[0-9a-f]{8})?")
+_YOUNG_SECONDS: Final = 3600.0  # another `gpushare setup` may be about to make it the current one
 _LIBRARIES: Final = (*_DRIVER, *(f"host/{name}" for name in _DRIVER), "gpushare-probe")
 
 
@@ -105,13 +108,12 @@ def install(
     """
     files = _files(runtime, socket, source)
     installation = _named(prefix, files)
-    with _not_swept(prefix):
-        if installation.root.is_dir():
-            _verify(installation.root, files)
-            # Protect it from removal like a new one; a folder that is not writable is not removed.
-            with suppress(OSError):
-                os.utime(installation.root)
-            return installation
+    if installation.root.is_dir():
+        _verify(installation.root, files)
+        # Protect it from removal like a new one; a folder that is not writable is not removed.
+        with suppress(OSError):
+            os.utime(installation.root)
+        return installation
     draft = prefix / f".{installation.root.name}.{secrets.token_hex(4)}"
     try:
         prefix.mkdir(parents=True, exist_ok=True)
@@ -134,13 +136,18 @@ def planned(
 def activate(installation: Installation) -> Installation:
     """Point `<prefix>/current` to this installation and return it under that name.
 
-    `<prefix>/previous` then points to the installation before, if it was a different one.
+    `<prefix>/previous` then points to the installation before, if it was a different one. Older
+    ones are removed, but for those of the last hour.
     """
     prefix, name = installation.root.parent, installation.root.name
     before = (prefix / CURRENT).readlink().name if (prefix / CURRENT).is_symlink() else name
     _link(prefix / CURRENT, name)
     if before != name:
         _link(prefix / PREVIOUS, before)
+        for folder in prefix.iterdir():
+            is_old = time.time() - folder.lstat().st_mtime >= _YOUNG_SECONDS
+            if is_old and _FOLDER.fullmatch(folder.name) and folder.name not in {name, before}:
+                shutil.rmtree(folder, ignore_errors=True)  # of a link, it removes nothing
     return Installation(prefix / CURRENT)
 
 
@@ -162,21 +169,6 @@ def _link(place: Path, name: str) -> None:
     draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     draft.symlink_to(name)
     draft.replace(place)
-
-
-@contextmanager
-def _not_swept(prefix: Path) -> Iterator[None]:
-    """Prevent the removal of versions meanwhile (flock(2) on the prefix, if it exists)."""
-    try:
-        descriptor = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _files(runtime: Path, socket: Path, source: InstallSource | None) -> dict[Path, bytes]:

@@ -23,7 +23,7 @@ from gpushare.daemon.core.log import log, report_suppressed, sinks
 from gpushare.daemon.core.loop import Loop, Worker, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.freezer import Freezer
-from gpushare.daemon.lifecycle import old_installations, release, scheduled
+from gpushare.daemon.lifecycle import container_edits, release, scheduled
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader, SamplingLoop
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
@@ -160,7 +160,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     beat = partial(watchdog.beat, "truth")
     sampling = SamplingLoop(state, loader, parts.audit, beat, scheduler.changed)
     threading.Thread(target=sampling.run, args=(stop,), name="truth", daemon=True).start()
-    _sweep_installations(state)
+    _renew_tree(state)
     log(
         "daemon-ready",
         version=gpushare.__version__,
@@ -205,12 +205,10 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
     scheduled.adopt(state.node, state.ledger)
 
 
-def _sweep_installations(state: DaemonState) -> None:
-    """Remove what old versions have left; have the tree of libraries mounted, now and later."""
-    node, ledger = state.node, state.ledger
-    renew = partial(old_installations.renew_tree, node, ledger, state.mounts)
+def _renew_tree(state: DaemonState) -> None:
+    """Have the tree of libraries mounted, now and later."""
+    renew = partial(container_edits.renew_tree, state.node, state.ledger, state.mounts)
     state.names.submit(renew)
-    state.names.submit(partial(old_installations.sweep_installations, node, ledger))
     state.loop.every(lambda: _RENEW_SECONDS, lambda: state.names.submit(renew))
 
 

@@ -454,6 +454,21 @@ def mount_libraries(node: Node, mounts: TenantMounts) -> LibraryTree | None:
         return None
 
 
+def renew_tree(node: Node, ledger: Ledger, mounts: TenantMounts) -> None:
+    """Mount the tree of libraries ahead of need, and unmount those of earlier libraries.
+
+    Not while a container that has one of them may be starting.
+    """
+    if node.driver is not None:
+        mount_libraries(node, mounts)
+    try:
+        stale = mounts.stale_trees()
+        if stale and not any(record.state == "reserved" for record in ledger.entries.values()):
+            mounts.drop_trees(stale)
+    except OSError as error:
+        log("library-tree-failed", "warning", error=str(error))
+
+
 def host_uid(original: Spec) -> int:
     """Return the host's uid of a container's first process: that is what the MPS server sees."""
     user = original.at("process", "user") or {}

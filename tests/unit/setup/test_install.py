@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,30 @@ def test_no_installation_writes_to_mapped_files(tmp_path: Path) -> None:
     assert snapshot(old.root) == files
     assert bytes(mapped) == before == library.read_bytes()
     mapped.close()
+
+
+def test_all_old_versions_go_but_the_current_one_and_the_one_before(tmp_path: Path) -> None:
+    source, to = make_source(tmp_path), tmp_path / "to"
+    then = time.time() - 7200
+    made = []
+    for text in (b"a", b"b", b"young", b"c"):
+        (source.libraries / "libcuda.so.1").write_bytes(b"\x7fELF " + text)
+        made.append(installed(tmp_path, source).root)
+    oldest, before, young, now = made
+    others = [to / name for name in ("notes", ".hidden", "0.1.0-not-a-sum", "0.1.0-0123456789abc")]
+    draft = to / f".{oldest.name}.01234567"
+    for folder in (*others, draft):
+        folder.mkdir()
+    for folder in (oldest, before, now, *others, draft):
+        os.utime(folder, (then, then))
+    link = to / "0.1.0-0123456789ab"
+    link.symlink_to(tmp_path)
+    os.utime(link, (then, then), follow_symlinks=False)
+    files = snapshot(now)
+    for root in (before, now):
+        install.activate(install.Installation(root))
+    assert link.is_symlink()
+    left = {path for path in to.iterdir() if not path.is_symlink()}
+    assert left == {before, young, now, *others}
+    assert snapshot(now) == files
+    assert (to / "previous").resolve() == before
