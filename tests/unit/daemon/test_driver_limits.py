@@ -78,6 +78,12 @@ class LimitedNode:
         bind(tenant["key"], tenant["id"], FakeProcess().pid, os.getpid(), self.node)
         return tenant["key"]
 
+    @property
+    def loader(self) -> DriverLoader:
+        made = DriverLoader(self.node)
+        made.sampler = self.node.sampler
+        return made
+
     def isolation(self, key: str) -> str:
         return self.node.ledger.entries[key].isolation
 
@@ -116,25 +122,16 @@ def test_the_driver_holds_each_card_of_a_bound_tenant(limited: LimitedNode) -> N
 def test_only_a_context_that_was_not_measured_is_measured_again(
     limited: LimitedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where its measurement has lost the driver, which is back."""
     asked: list[LoadedDriver] = []
     monkeypatch.setattr(DriverLoader, "_measure_contexts", lambda _, driver: asked.append(driver))
-    loader, driver = DriverLoader(limited.node), limited.node.node.loaded()
+    loader, driver = limited.loader, limited.node.node.loaded()
     loader.measure_missing()
-    assert asked == [driver]
+    limited.node.decide.run(lambda: loader.take_over(limited.driver.generation))
+    assert asked == [driver, limited.node.node.loaded()]
     driver.contexts.keep(fakes.card(0), 500 * MIB)
     loader.measure_missing()
-    assert asked == [driver]
-
-
-def test_a_measurement_that_lost_its_driver_is_made_when_the_driver_is_back(
-    limited: LimitedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[LoadedDriver] = []
-    monkeypatch.setattr(DriverLoader, "_measure_contexts", lambda _, driver: asked.append(driver))
-    loader = DriverLoader(limited.node)
-    loader.sampler = limited.node.sampler
-    limited.node.decide.run(lambda: loader.take_over(limited.driver.generation))
-    assert asked == [limited.node.node.loaded()]
+    assert len(asked) == 2
 
 
 def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: LimitedNode) -> None:
@@ -226,8 +223,7 @@ def test_a_daemon_that_starts_again_sets_them_again(tmp_path: Path, cgroup: Path
 
 def test_a_new_driver_gets_all_limits_again(limited: LimitedNode) -> None:
     key = limited.bound(memory="10GiB", devices="0")
-    loader = DriverLoader(limited.node)
-    loader.sampler = limited.node.sampler
+    loader = limited.loader
     for has_limits, version, isolation in (
         (True, "620.10", "driver"),
         (False, "580.1", "interposer"),
@@ -372,14 +368,15 @@ def upgraded(tmp_path: Path, host: Host) -> Iterator[FakeDaemon]:
     del host
     config = Config(cdi=tmp_path / "state/driver.json")
     with fakes.node(tmp_path, config=config) as made:
-        assert made.node.driver is not None
-        made.node.driver = replace(
-            made.node.driver, files=driver_loader.load_driver_files(made.node.config)
-        )
-        made.node.fingerprint = driver_loader.driver_fingerprint(
-            made.node.driver.files, simulated=False
-        )
+        find_files(made)
         yield made
+
+
+def find_files(made: FakeDaemon) -> None:
+    """Have the node know the driver's files that its configuration names."""
+    files = driver_loader.load_driver_files(made.node.config)
+    made.node.driver = replace(made.node.loaded(), files=files)
+    made.node.fingerprint = driver_loader.driver_fingerprint(files, simulated=False)
 
 
 def install(host: Host, version: str) -> None:
@@ -472,12 +469,7 @@ def test_a_spec_of_another_program_is_never_overwritten(tmp_path: Path, host: Ho
     theirs = tmp_path / "nvidia.json"
     theirs.write_text(json.dumps(driver.find(host.root).cdi()))
     with fakes.node(tmp_path, config=Config(cdi=theirs)) as upgraded:
-        upgraded.node.driver = replace(
-            upgraded.node.loaded(), files=driver_loader.load_driver_files(upgraded.node.config)
-        )
-        upgraded.node.fingerprint = driver_loader.driver_fingerprint(
-            upgraded.node.driver.files, simulated=False
-        )
+        find_files(upgraded)
         before = theirs.read_bytes()
         install(host, NEWER)
         with pytest.raises(NoDriver, match=f"nvidia-ctk cdi generate --output={theirs}"):

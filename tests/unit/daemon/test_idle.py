@@ -17,7 +17,6 @@ from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
@@ -48,25 +47,19 @@ class Course:
     now: float = BEGAN
     acts: list[tuple[str, str]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
-    fault: str = ""
-    active: float = BEGAN
     source: str = "gate"
     held: int = GIB
-
-    jump: float = 0.0
 
     def monotonic(self) -> float:
         return self.now - BEGAN
 
     def time(self) -> float:
-        return self.now + self.jump
+        return self.now
 
     def __post_init__(self) -> None:
         self.watch = IdleHolders(self.node, {"pause": self.pause, "kick": self.kick})
 
     def pause(self, _record: TenantRecord, why: str) -> None:
-        if self.fault:
-            raise CannotFreeze(self.fault)
         self.acts.append(("pause", why))
 
     def kick(self, _record: TenantRecord, why: str) -> None:
@@ -81,7 +74,7 @@ class Course:
         self.now += seconds
         uses = ((UUID, ProcessUse(4, self.held, 0)),) if self.held else ()
         self.node.observed.usage = UsageView(processes={KEY: uses})
-        usage = ComputeUsage(source=self.source, last_active=self.active)
+        usage = ComputeUsage(source=self.source, last_active=BEGAN)
         self.node.observed.compute = MappingProxyType({(KEY, UUID): usage})
         self.watch.look()
         self.node.freezing.run(lambda: None)
@@ -171,14 +164,20 @@ def look(node: FakeDaemon, rest: IdleBackoff) -> None:
     rest.note()
 
 
-@pytest.fixture
-def rest(node: FakeDaemon) -> IdleBackoff:
-    """One that has seen nothing new for long enough."""
+def looked(node: FakeDaemon) -> IdleBackoff:
+    """Return one that has looked for long enough to see whether nothing is new."""
     made = IdleBackoff(node.ledger, node.tenants, node.observed)
     for _ in range(SETTLED_LOOKS + 1):
         assert not made.look(node.sampler)
         assert made.slower == 1
         look(node, made)
+    return made
+
+
+@pytest.fixture
+def rest(node: FakeDaemon) -> IdleBackoff:
+    """One that has seen nothing new."""
+    made = looked(node)
     assert made.look(node.sampler)
     assert made.slower > 1
     return made
@@ -221,10 +220,9 @@ def test_every_tenant_is_sampled_again_after_a_time(
 ) -> None:
     """Sooner where a card that works looks to the driver like one that does not."""
     driver.busy = {CARD: 0} if is_measured else {}
-    rest, now = IdleBackoff(node.ledger, node.tenants, node.observed), time.monotonic()
+    now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    for _ in range(SETTLED_LOOKS + 1):
-        look(node, rest)
+    rest = looked(node)
     now += rests.UNMEASURED_SECONDS
     assert rest.look(node.sampler) is is_measured
     now += rests.FULL_SECONDS
@@ -243,10 +241,7 @@ def test_no_tenant_rests_beside_one_over_quota(
         monkeypatch.setattr(
             UsageView, "__post_init__", lambda view, held=listed: view.driver_bytes.update(held)
         )
-        rest = IdleBackoff(node.ledger, node.tenants, node.observed)
-        for _ in range(SETTLED_LOOKS + 1):
-            look(node, rest)
-        assert rest.look(node.sampler) is rests_then
+        assert looked(node).look(node.sampler) is rests_then
 
 
 def test_no_tenant_rests_while_its_state_changes(node: FakeDaemon, rest: IdleBackoff) -> None:
@@ -259,10 +254,7 @@ def test_no_tenant_rests_while_its_state_changes(node: FakeDaemon, rest: IdleBac
 def test_no_tenant_rests_while_one_encodes(node: FakeDaemon, driver: FakeDriver) -> None:
     driver.busy = {CARD: 0}
     driver.uses = {CARD: (ProcessUse(ME, GIB, 0, encoder_percent=3),)}
-    rest = IdleBackoff(node.ledger, node.tenants, node.observed)
-    for _ in range(SETTLED_LOOKS + 1):
-        look(node, rest)
-    assert not rest.look(node.sampler)
+    assert not looked(node).look(node.sampler)
 
 
 def test_a_container_is_stopped_when_its_time_is_over_and_not_before(

@@ -313,24 +313,21 @@ def test_a_process_without_driver_descriptors_is_no_client(
     sightings.close()
 
 
-def test_a_process_in_two_tenants_cgroups_belongs_to_neither(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("others", "paths", "owners"),
+    [
+        ("pids:/x/b", {"devices": "/x/a", "pids": "/x/b/inner"}, {"a", "b"}),  # is neither's
+        ("devices:/x/a/docker/b", {"devices": "/x/a/docker/b/init"}, {"b"}),
+    ],
+    ids=["two cgroups", "a nested one"],
+)
+def test_a_process_belongs_to_the_inner_of_two_tenants_or_to_both(
+    monkeypatch: pytest.MonkeyPatch, others: str, paths: dict[str, str], owners: set[str]
 ) -> None:
     one = replace(fakes.entry(), key="a", state="bound", cgroup="devices:/x/a")
-    other = replace(fakes.entry(), key="b", state="bound", cgroup="pids:/x/b")
-    monkeypatch.setattr(
-        processes, "cgroups_of", lambda _: {"devices": "/x/a", "pids": "/x/b/inner"}
-    )
-    assert ProcessOwners({"a": one, "b": other}).all_of(7) == {"a", "b"}
-
-
-def test_a_nested_tenants_process_belongs_to_the_inner_tenant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    outer = replace(fakes.entry(), key="a", state="bound", cgroup=":/x/a")
-    inner = replace(fakes.entry(), key="b", state="bound", cgroup=":/x/a/docker/b")
-    monkeypatch.setattr(processes, "cgroups_of", lambda _: {"": "/x/a/docker/b/init"})
-    assert ProcessOwners({"a": outer, "b": inner}).all_of(7) == {"b"}
+    other = replace(fakes.entry(), key="b", state="bound", cgroup=others)
+    monkeypatch.setattr(processes, "cgroups_of", lambda _: paths)
+    assert ProcessOwners({"a": one, "b": other}).all_of(7) == owners
 
 
 @pytest.fixture
