@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.eviction.steps import EvictionFailed, NotLocked
-from gpushare.daemon.lifecycle.bind import ReservationNotFound
-from gpushare.daemon.lifecycle.scheduled import UnknownClaim
-from gpushare.daemon.operator.reload import InvalidFile, NotReloaded
-from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.eviction.steps import EvictionFailed
+from gpushare.daemon.operator.reload import InvalidFile
 from gpushare.daemon.service.control_server import (
     ControlRequest,
     Forbidden,
@@ -23,7 +20,6 @@ from gpushare.daemon.service.control_server import (
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.errors import ErrorCode
-from gpushare.oci.spec import SpecError
 from gpushare.protocol.operations import OPERATIONS, MalformedRequest
 from gpushare.quota.errors import QuotaError
 
@@ -163,17 +159,11 @@ def outcome(request: ControlRequest, node: FakeDaemon) -> type[Exception] | None
     ("error", "code"),
     [
         (QuotaError("--memory", "4Q", "is no size", "use 4GiB"), ErrorCode.REFUSED),
-        (NoRoom("no card has room"), ErrorCode.REFUSED),
         (TenantNotFound("no container is named train", ["train-2"]), ErrorCode.NOT_FOUND),
-        (ReservationNotFound("it has expired"), ErrorCode.NOT_FOUND),
-        (UnknownClaim("claim 1 is not prepared on this node"), ErrorCode.NOT_FOUND),
         (InvalidFile("gpushare.yaml was rejected"), ErrorCode.INVALID),
-        (NotReloaded("run_dir requires a restart"), ErrorCode.REFUSED),
-        (NotLocked("it could not be locked"), ErrorCode.REFUSED),
         (EvictionFailed("the driver failed"), ErrorCode.FAILED),
         (Forbidden("this requires root"), ErrorCode.FORBIDDEN),
         (MalformedRequest("op is none of these"), ErrorCode.USAGE),
-        (SpecError("config.json is no JSON"), ErrorCode.FAILED),
         (OSError(28, "No space left on device", "ledger"), ErrorCode.FAILED),
     ],
 )

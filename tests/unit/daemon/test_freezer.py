@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -41,7 +41,6 @@ class FakeCgroup:
     lasts: int = 0  # how many kills it outlives
     directory: Path = Path("/sys/fs/cgroup/docker/a")
     file: Path = Path("/sys/fs/cgroup/docker/a/cgroup.freeze")
-    journal: list[str] = field(default_factory=list)
 
     def freeze(self) -> bool:
         if self.fault:

@@ -163,11 +163,11 @@ def test_a_change_that_a_full_disk_refuses_is_undone(
     before = dict(ledger.entries)
     grown = replace(entry(), allocations=(CardAllocation("GPU-0000", 9 * GIB),))
     write = os.write
-    steps: dict[str, Callable[[], object]] = {
-        "add": lambda: ledger.add(entry("f" * 16)),
-        "resize": lambda: ledger.put(grown),
-    }
-    for step in steps.values():
+    steps: list[Callable[[], object]] = [
+        lambda: ledger.add(entry("f" * 16)),
+        lambda: ledger.put(grown),
+    ]
+    for step in steps:
         answers = itertools.chain([write] * fits, itertools.repeat(fakes.no_space))
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda *given, them=answers: next(them)(*given))

@@ -198,22 +198,13 @@ def test_instances_take_shares_and_cards_that_have_them_take_none() -> None:
     assert indices(place_request(share(1, deny=("MIG",)), rooms)) == [0]
     assert indices(place_request(share(1, devices=("1:1",)), rooms)) == [3]
     assert "a program can use only one" in refusal(share(1, count=2), *rooms)
-    assert indices(place_request(share(1, devices=("1:gi0:ci0",)), rooms)) == [2]
-    assert "card 1 is divided into MIG instances" in refusal(share(1, devices=("1",)), *rooms)
-    assert rooms[1].available_bytes == rooms[1].cores_available == rooms[1].schedulable_bytes == 0
-
-
-def test_a_whole_instance_is_allocated_only_as_such() -> None:
-    rooms = divided()
     assert indices(place_request(PlacementRequest(whole=True), rooms)) == [0]
     wanted = PlacementRequest(whole=True, backend="mig")
     assert indices(place_request(wanted, rooms)) == [2]
-    named = PlacementRequest(whole=True, devices=(rooms[3].card.uuid,))
-    assert indices(place_request(named, rooms)) == [3]
-    text = refusal(PlacementRequest(whole=True), *rooms[2:])
-    assert "card 2 is a MIG instance, and a whole card is requested" in text
-    assert text.endswith("set backend to mig or see gpushare ls")
     assert "card 0 is not a MIG instance; change backend" in refusal(wanted, rooms[0])
+    assert indices(place_request(share(1, devices=("1:gi0:ci0",)), rooms)) == [2]
+    assert "card 1 is divided into MIG instances" in refusal(share(1, devices=("1",)), *rooms)
+    assert rooms[1].available_bytes == rooms[1].cores_available == rooms[1].schedulable_bytes == 0
 
 
 #: Five cards of 40 GiB with 0, 10, 20, 30 and 0 allocated; 0 and 1, and 2 and 4 are close.

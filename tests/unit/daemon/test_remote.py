@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gpushare import config as configuration
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.lifecycle import release
@@ -23,9 +22,10 @@ from gpushare.daemon.operator.reload import reload_config
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
-from .bundles import BundleToCreate, ContainerdBundles
+from .bundles import BundleToCreate
 from .fakes import FakeDaemon
 from .operations import opened
+from .test_mps_placement import configured
 
 REMOTE = "GPUSHARE_REMOTE=lab"
 CUDA, NVML, NEEDED = "libcuda.so.1", "libnvidia-ml.so.1", "libnghttp2.so.14"
@@ -43,22 +43,12 @@ def engine(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node(tmp_path: Path, engine: Path) -> Iterator[FakeDaemon]:
-    remote = {
-        "engines": {
-            "lupine": {
-                "libraries": str(engine),
-                "version": VERSION,
-                "environment": {"ENGINE_SERVER": "{server}", "ENGINE_SESSION": "{session}"},
-            }
-        },
-        "servers": {"lab": {"address": "10.0.0.5:14833", "engine": "lupine"}},
-    }
-    file = tmp_path / "gpushare.yaml"
-    own = {"run_dir": "run", "state_dir": "state", "library_dir": "lib"}
-    lines = "".join(f"{key}: {tmp_path / name}\n" for key, name in own.items())
-    file.write_text(f"{lines}remote: {json.dumps(remote)}\n")
-    with fakes.node(tmp_path) as made:
-        made.node.config = configuration.load(file)
+    variables = {"ENGINE_SERVER": "{server}", "ENGINE_SESSION": "{session}"}
+    lupine = {"libraries": str(engine), "version": VERSION, "environment": variables}
+    lab = {"address": "10.0.0.5:14833", "engine": "lupine"}
+    remote = {"engines": {"lupine": lupine}, "servers": {"lab": lab}}
+    config = configured(f"remote: {json.dumps(remote)}", tmp_path)
+    with fakes.node(tmp_path, config=config) as made:
         reload_config(made)
         made.node.driver, made.node.no_driver_reason = None, "no driver: there is none"
         yield made
@@ -149,12 +139,6 @@ def test_what_a_remote_gpu_cannot_be_is_refused_by_name(
     assert not node.ledger.entries
 
 
-def test_a_pod_requests_by_annotation_in_any_mode(node: FakeDaemon, tmp_path: Path) -> None:
-    node.node.config = replace(node.node.config, kubernetes_mode="plugin")
-    pod = ContainerdBundles(tmp_path, {})
-    assert pod.container("main", remote="lab").create(node)["mode"] == "remote"
-
-
 def test_others_on_the_node_are_as_before(node: FakeDaemon, tmp_path: Path) -> None:
     assert BundleToCreate(tmp_path / "a").create(node, "weak")["mode"] == "none"
     with pytest.raises(NoDriver):
@@ -202,16 +186,11 @@ def test_a_library_that_has_changed_is_not_mounted_unread(
         BundleToCreate(tmp_path / "b", REMOTE).create(node)
 
 
-@pytest.mark.parametrize("others", [{}, {"ORION_VGPU": "1"}])
-def test_cross_node_of_orionx_means_the_only_server(
-    node: FakeDaemon, tmp_path: Path, others: dict[str, str]
-) -> None:
-    env = [f"{name}={text}" for name, text in {"ORION_CROSS_NODE": "1", **others}.items()]
+def test_cross_node_of_orionx_means_the_only_server(node: FakeDaemon, tmp_path: Path) -> None:
+    env = ("ORION_CROSS_NODE=1", "ORION_VGPU=1")
     assert BundleToCreate(tmp_path / "b", *env).create(node)["mode"] == "remote"
-    with pytest.raises(QuotaError, match="the quota of a remote GPU is set where its server runs"):
-        BundleToCreate(tmp_path / "c", *env, "ORION_GMEM=4096").create(node)
     remote = node.node.config.remote
     both = {**remote.servers, "attic": remote.servers["lab"]}
     node.node.config = replace(node.node.config, remote=replace(remote, servers=both))
     with pytest.raises(NoDriver):
-        BundleToCreate(tmp_path / "d", "ORION_VGPU=1", *env).create(node)
+        BundleToCreate(tmp_path / "d", *env).create(node)

@@ -206,9 +206,9 @@ SAMPLE = struct.Struct("@IQIIII")
 
 
 def devices(
-    samples: list[bytes], room: int = 4096, otherwise: int = pynvml.NVML_ERROR_NOT_FOUND
+    samples: list[bytes], otherwise: int = pynvml.NVML_ERROR_NOT_FOUND
 ) -> nvml_calls.Devices:
-    """Return the devices of a library that reports `samples`, in an array of `room` bytes."""
+    """Return the devices of a library that reports `samples`."""
 
     def report(_handle: Any, array: Any, count: Any, since: ctypes.c_ulonglong) -> int:
         newer = [each for each in samples if SAMPLE.unpack(each)[1] > since.value]
@@ -220,7 +220,7 @@ def devices(
 
     made = object.__new__(nvml_calls.Devices)
     library: Any = SimpleNamespace(nvmlDeviceGetProcessUtilization=report)
-    made._library, made._room = library, ctypes.create_string_buffer(room)
+    made._library, made._room = library, ctypes.create_string_buffer(4096)
     return made
 
 
