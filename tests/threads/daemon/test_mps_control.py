@@ -28,8 +28,8 @@ from tests.c.simulator.conftest import ClientProcess, SimulatorMachine
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fakes import FakeDaemon, FakeDriver
+from tests.unit.daemon.test_mps_card import MODE
 from tests.unit.daemon.test_mps_placement import configured
-from tests.unit.daemon.test_mps_supervisor import MODE
 
 MIB, GIB = 1 << 20, 1 << 30
 TERMINATED = 810

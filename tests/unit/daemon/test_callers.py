@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from gpushare import protocol
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.operator.reload import InvalidFile
 from gpushare.daemon.service.control_server import (
     ControlRequest,
     Forbidden,
     Peer,
+    decode_request,
     find_operation,
     refusal_packet,
 )
@@ -22,6 +27,7 @@ from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.errors import ErrorCode
 from gpushare.protocol.operations import OPERATIONS, MalformedRequest
 from gpushare.quota.errors import QuotaError
+from tests.properties import any_text
 
 from .fakes import FakeDaemon
 
@@ -117,10 +123,10 @@ def test_a_field_of_another_type_is_malformed(node: FakeDaemon) -> None:
 
 
 def test_a_field_that_is_missing_is_malformed_unless_it_is_optional(node: FakeDaemon) -> None:
-    for op, (given, _) in FIELDS.items():
+    for op, (fields, _) in FIELDS.items():
         required = {field.name for field in OPERATIONS[op].fields() if field.is_required}
-        assert required <= given.keys()
-        for name in given:
+        assert required <= fields.keys()
+        for name in fields:
             request = asked(op, **{name: None})
             if name in required or (op, name) in {("bind", "pid"), ("set", "memory")}:
                 with pytest.raises(MalformedRequest, match=name):
@@ -137,8 +143,8 @@ def test_a_field_of_a_newer_version_is_ignored(node: FakeDaemon) -> None:
 def asked(op: str, **changed: Any) -> ControlRequest:
     """Return root's request for an operation, without the fields that are None."""
     fields = {"op": op, **FIELDS[op][0], **changed}
-    given = {name: value for name, value in fields.items() if value is not None}
-    return ControlRequest(given, CALLERS["root"])
+    named = {name: value for name, value in fields.items() if value is not None}
+    return ControlRequest(named, CALLERS["root"])
 
 
 def answer(request: ControlRequest, node: FakeDaemon) -> None:
@@ -179,3 +185,33 @@ def test_the_code_of_a_refusal_says_whose_fault_it_is(error: Exception, code: Er
 
 def test_a_fault_of_ours_is_no_refusal() -> None:
     assert refusal_packet(KeyError("key")) is None
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), any_text(20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(any_text(8), inner, max_size=4),
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.binary(max_size=4096), json_values.map(lambda v: json.dumps(v).encode())))
+@example(b'{"a": 1, "a": 2}')
+@example(b'{"a": NaN}')
+@example(b'{"a": 1e999}')
+@example(b'{"a": "\\ud800"}')
+@example(b'{"\\udfff": {"a": ["\\ud83d\\ude00\\ude00"]}}')
+@example(b"[" * 4000)
+@example(b'{"a": ' + b"9" * 4000 + b"}")
+def test_a_packet_is_one_object_or_refused(packet: bytes) -> None:
+    try:
+        decoded: dict[str, Any] = decode_request(packet)
+    except MalformedRequest:
+        return
+    assert isinstance(decoded, dict)
+    # What was read can be written again: nothing in it that JSON cannot say.
+    assert protocol.decode(protocol.encode(decoded, limit=1 << 20)) == decoded
+    json.dumps(decoded, ensure_ascii=False).encode()

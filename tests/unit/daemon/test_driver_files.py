@@ -17,6 +17,7 @@ from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
 from gpushare.daemon.lifecycle.driver_loader import link_devices
 from gpushare.daemon.limits import effective_isolation
+from gpushare.daemon.pages.driver_params import may_make_nodes
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci import cdi, driver_files, image_view
@@ -35,12 +36,6 @@ SHARE = "GPUSHARE_MEMORY=4GiB"
 
 
 NEWER = "590.10.01"
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path) as made:
-        yield made
 
 
 def given(container: BundleToCreate, node: FakeDaemon) -> TenantRecord:
@@ -413,3 +408,105 @@ def test_a_node_of_the_driver_gets_the_link_by_which_systemd_finds_it(tmp_path: 
     assert link_devices(files, folder) == []
     (tmp_path / "file").touch()
     assert link_devices(files, tmp_path / "file") == []
+
+
+HOSTS = "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileMode: 432\n"
+PROC = {"destination": "/proc", "type": "proc", "source": "proc"}
+
+
+def sections(
+    *capabilities: str,
+    namespaces: Any = ({"type": "mount"}, {"type": "pid"}),
+    mounts: Any = (PROC,),
+    allows: bool = False,
+    **linux: Any,
+) -> dict[str, Any]:
+    """Return the sections of a spec that has what the file is covered for, with these changes."""
+    rules = [{"allow": allows, "access": "rwm"}]
+    return {
+        "process": {"args": ["sh"], "cwd": "/", "capabilities": {"bounding": [*capabilities]}},
+        "mounts": [*mounts],
+        "linux": {
+            "namespaces": [*namespaces],
+            "maskedPaths": ["/proc/kcore"],
+            "resources": {"devices": rules},
+            **linux,
+        },
+    }
+
+
+MKNOD = "CAP_MKNOD"
+
+
+@pytest.mark.parametrize("capability", [MKNOD, "cap_mknod"])
+def test_a_container_that_may_make_nodes_is_to_have_it(capability: str) -> None:
+    assert may_make_nodes(Spec(sections(capability)))
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        sections("CAP_CHOWN"),
+        sections(MKNOD, "CAP_SYS_ADMIN"),
+        sections(MKNOD, allows=True),
+        sections(MKNOD, namespaces=[{"type": "mount"}, {"type": "user"}]),
+        sections(
+            MKNOD, namespaces=[{"type": "mount"}, {"type": "user", "path": "/proc/7/ns/user"}]
+        ),
+        sections(MKNOD, namespaces=[{"type": "mount", "path": "/proc/1/ns/mnt"}]),
+        sections(MKNOD, namespaces=[{"type": "pid"}]),
+        sections(MKNOD, maskedPaths=[]),
+        sections(MKNOD, maskedPaths=None),
+        sections(MKNOD, mounts=[]),
+        sections(MKNOD, mounts=[{**PROC, "type": "bind", "source": "/proc"}]),
+        sections(MKNOD, mounts=[PROC, {**PROC, "type": "bind", "source": "/proc"}]),
+        sections(MKNOD, mountLabel="system_u:object_r:container_file_t:s0:c1,c2"),
+    ],
+)
+def test_any_other_container_is_left_as_it_is(without: dict[str, Any]) -> None:
+    assert not may_make_nodes(Spec(without))
+
+
+@pytest.mark.parametrize(
+    ("text", "copy"),
+    [
+        (HOSTS, "DeviceFileUID: 0\nDeviceFileMode: 432\nModifyDeviceFiles: 0\n"),
+        ("NoSuchSetting: 1", "NoSuchSetting: 1\nModifyDeviceFiles: 0\n"),
+        ("ModifyDeviceFiles: 0\n", None),
+        (None, None),
+    ],
+)
+def test_the_copy_says_what_the_hosts_file_does_not(
+    node: FakeDaemon, tmp_path: Path, text: str | None, copy: str | None
+) -> None:
+    place = node.node.config.run_dir / "driver-params"
+    if text is not None:
+        (tmp_path / "params").write_text(text)
+    node.params.prepare()
+    assert (place.read_text() if place.exists() else None) == copy
+    if copy:
+        assert place.stat().st_mode & 0o7777 == 0o444
+
+
+def test_a_create_answers_what_its_launcher_is_to_cover(node: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "params").write_text(HOSTS)
+    before = created(node, tmp_path / "before", sections(MKNOD))
+    node.params.prepare()
+    after = created(node, tmp_path / "after", sections(MKNOD))
+    plain = created(node, tmp_path / "plain", sections())
+    assert [answer.get("covers") for answer in (before, after, plain)] == [
+        None,
+        str(tmp_path / "params"),
+        None,
+    ]
+    assert Path(after["copy"]).read_text().endswith("ModifyDeviceFiles: 0\n")
+
+
+def created(node: FakeDaemon, folder: Path, spec: dict[str, Any]) -> Any:
+    """Return the answer to the create of a share, by a launcher that binds it."""
+    process = {**spec["process"], "env": ["GPUSHARE_MEMORY=1GiB"]}
+    linux = {**spec["linux"], "cgroupsPath": f"/{folder.name}"}
+    whole = {**spec, "process": process, "linux": linux}
+    return BundleToCreate(folder, identity=folder.name, **whole).create(
+        node, maker=os.getpid(), binds=True
+    )

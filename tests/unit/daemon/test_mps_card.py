@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,22 @@ import pytest
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
+from gpushare.daemon.mps import supervisor as supervisor_module
 from gpushare.daemon.mps.control import ControlProgram, MpsError, TenantLimits
-from gpushare.daemon.mps.supervisor import CardServer, ControlLog, limits_of
+from gpushare.daemon.mps.supervisor import CardServer, ControlLog, MpsSupervisor, limits_of
 from gpushare.daemon.observed import UsageView
+from gpushare.daemon.operator import run_state
+from gpushare.daemon.operator.reload import set_node_setting
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
+from gpushare.quota.node_settings import RELEASED
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver, card, entry
+from .test_freezer import KEY, FakeCgroup, group, held
 from .test_mps_placement import configured
+
+__all__ = ["group", "held"]
 
 CARD = card(0)
 MODE = 'cards: {"0": {backend: mps}}'
@@ -189,17 +196,6 @@ def test_before_550_a_card_takes_only_containers_that_trust_each_other(
     assert distrust.startswith("driver 535 lets every container command") == refused
 
 
-def test_limits_that_were_changed_are_told(
-    running: Running, capfd: pytest.CaptureFixture[str]
-) -> None:
-    running.client(1)
-    running.server.look()
-    assert not capfd.readouterr().err.count("mps-limits-changed")
-    running.control.changed = "100.0, 4G"
-    running.server.look()
-    assert '"found":"100.0, 4G"' in capfd.readouterr().err
-
-
 def test_a_refused_limit_refuses_the_container(running: Running) -> None:
     running.control.fails = "set_default: has no effect"
     with pytest.raises(MpsRefused, match=r"train-1 cannot be a client .*: set_default: has no"):
@@ -353,3 +349,101 @@ def test_a_line_that_a_client_has_written_blames_nobody(
     for key in (one.key, other.key):
         loss = running.node.node.mps.loss_of(key)
         assert loss == "a fatal fault of a client ended the work of all clients of the MPS server"
+
+
+def test_a_machine_without_the_program_says_so(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "find_program", lambda _: None)
+    supervisor = MpsSupervisor(node)
+    node.decide.run(supervisor.check)
+    assert "has no nvidia-cuda-mps-control" in node.node.mps.fault_of(card(0).uuid)
+
+
+def test_no_server_holds_a_driver_that_is_about_to_be_unloaded(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        supervisor_module, "find_program", lambda _: pytest.fail("it looks for the program")
+    )
+    set_node_setting(RELEASED, "yes", "node label x", node.node, node.ledger)
+    supervisor = MpsSupervisor(node)
+    node.decide.run(supervisor.check)
+    assert node.node.mps.fault_of(card(0).uuid) == ""
+
+
+def test_a_first_card_is_looked_at_within_a_second(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is chosen before it is there."""
+    waits: list[float] = []
+    monkeypatch.setattr(node.loop, "every", lambda seconds, _: waits.append(seconds()))
+    MpsSupervisor(node)
+    [wait] = waits
+    assert wait < 1
+
+
+def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: FakeDaemon) -> None:
+    with pytest.raises(MpsRefused, match="not in MPS mode any more"):
+        node.servers.admit("0" * 16, 0)
+    done: list[str] = []
+    node.servers.terminate("0" * 16, lambda: done.append("killed"))
+    assert done == ["killed"]  # a kill never waits for a server that is not there
+
+
+def stop(node: FakeDaemon, signal: str, seconds: int = 0) -> None:
+    node.ask("stop", name=KEY, signal=signal, timeout=seconds)
+
+
+def run_loop(node: FakeDaemon) -> None:
+    """Have the loop do what is due, and what that has led to."""
+    node.loop.settle()
+    node.loop._run_due()
+    node.freezing.run(lambda: None)
+
+
+@pytest.fixture
+def client(held: FakeDaemon) -> FakeDaemon:
+    """A node whose one tenant is a client of an MPS server."""
+    held.ledger.change(KEY, isolation=MPS)
+    return held
+
+
+def test_the_server_ends_its_work_before_it_is_killed(
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    def terminate(key: str, then: Callable[[], None]) -> None:
+        assert key == KEY
+        found.append(group.killed)
+        then()
+
+    monkeypatch.setattr(client.servers, "terminate", terminate)
+    stop(client, "KILL")
+    run_loop(client)
+    assert (found, group.killed) == ([False], True)
+
+
+def test_a_server_that_does_not_answer_delays_the_kill_by_some_seconds(
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.servers, "terminate", lambda _key, _then: None)
+    stop(client, "KILL")
+    run_loop(client)
+    (promised,) = client.ledger.freezes.of(KEY)
+    assert (promised.by, group.killed) == ("stop", False)
+    client.ledger.freezes.put(replace(promised, due=1.0))
+    client.freezer.enforce()
+    assert group.killed
+
+
+def test_it_may_use_the_card_until_its_time_is_over(
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
+    asked: list[str] = []
+    monkeypatch.setattr(client.servers, "terminate", lambda key, _then: asked.append(key))
+    stop(client, "TERM", 3600)
+    run_loop(client)
+    assert (asked, group.killed) == ([], False)
