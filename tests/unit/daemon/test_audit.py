@@ -380,11 +380,9 @@ POD = "pod1c0ffee0-0000-4000-8000-000000000000"
         (f"/kubepods/burstable/{POD}/{ID}", "containerd 4f5e6d7c8b9a"),
         (f"/kubepods.slice/x.slice/cri-containerd-{ID}.scope", "containerd 4f5e6d7c8b9a"),
         (f"/kubepods.slice/x.slice/crio-{ID}.scope", "cri-o 4f5e6d7c8b9a"),
-        (f"/machine.slice/libpod-{ID}.scope", "podman 4f5e6d7c8b9a"),
         (f"/machine.slice/libpod-{ID}.scope/container", "podman 4f5e6d7c8b9a"),
         (f"/docker/{ID}/docker/{'b' * 64}", "docker " + "b" * 12),
         ("/user.slice/user-1000.slice/session-2.scope", ""),
-        ("/system.slice/nvidia-persistenced.service", ""),
         ("/", ""),
     ],
 )

@@ -347,7 +347,6 @@ def test_the_reply_and_the_spec_say_which_program_binds(
             "kubepods-besteffort.slice:cri-containerd:4f1c",
             "/kubepods.slice/kubepods-besteffort.slice/cri-containerd-4f1c.scope",
         ),
-        ("machine.slice::4f1c", "/machine.slice/4f1c.scope"),
         ("/user.slice", ""),
         ("relative/4f1c", ""),
         ("/../4f1c", ""),

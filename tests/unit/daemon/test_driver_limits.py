@@ -150,7 +150,6 @@ def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: Li
         ({"refusal": "NVML: Insufficient Permissions"}, {"memory": "4GiB"}, "interposer", 1),
         ({"has_limits": False}, {"memory": "4GiB"}, "interposer", 0),
         ({}, {"memory": "4GiB", "backend": "interposer"}, "interposer", 0),
-        ({}, {"memory": "4GiB", "backend": "driver"}, "driver", 0),
     ],
 )
 def test_without_limits_of_the_driver_the_interposer_holds_and_nothing_is_left(

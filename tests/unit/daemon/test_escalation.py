@@ -82,9 +82,7 @@ WARNED, FROZEN, KILLED = ["warn"], ["warn", "freeze"], ["warn", "freeze", "kill"
         ("freeze", [FAR], []),
         ("freeze", [FAR] * 2, WARNED),
         ("freeze", [FAR] * 3, FROZEN),
-        ("freeze", [FAR] * 100, FROZEN),
         ("observe", [FAR] * 100, ["observe"]),
-        ("warn", [FAR] * 100, WARNED),
         ("kill", [FAR] * 9, KILLED),
         ("kill", [FAR] * 17, [*KILLED, "kill"]),  # it has survived: two seconds later
         ("kill", [NEAR] * 100, FROZEN),  # a slight excess

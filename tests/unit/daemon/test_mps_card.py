@@ -273,7 +273,6 @@ def test_a_process_that_is_no_client_is_reported_once(
         ("fatal exception detected on device 0, culprit: client {11, 1}", [11]),
         ("NEW CLIENT 11 from user 0: Server already exists", []),
         ("Server encountered a fatal exception. Shutting down", []),
-        ("Server 12 exited with status 1", []),
         ("Cmd:set_default_client_priority 1", []),
         ("Cmd:Client process 11 encountered a fatal GPU error.", []),
         ('Unknown command "a fatal fault of client 11"', []),

@@ -143,13 +143,6 @@ def test_more_cores_than_the_card_has_left_are_refused_with_the_numbers(node: Fa
     set_of(node, tenant, cores="41", policy="best-effort")
 
 
-def test_every_card_of_a_tenant_has_to_have_them(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30", count="2")
-    opened(node, memory="4GiB", cores="60", devices="1")
-    with pytest.raises(NoRoom, match="card 1 has 40 % left"):
-        set_of(node, tenant, cores="50")
-
-
 def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: FakeDaemon) -> None:
     burst = opened(node, memory="4GiB", cores="30", policy="native-burst-share", devices="0")
     plain = opened(node, memory="4GiB", devices="0")
@@ -328,14 +321,10 @@ def test_what_has_no_share_or_is_not_overridden_is_not_changed(node: FakeDaemon)
         reset_quota(shared, node)
     with pytest.raises(QuotaError, match="a whole card, but this container has a share"):
         set_quota(shared, {"cores": "100"}, node)
-
-
-def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    set_over_quota_action(entry_of(node, tenant), "kill", node.node)
-    reset_quota(entry_of(node, tenant), node)
-    assert node.node.overrides.of(tenant["id"]) == {}
-    assert node.node.over_quota_action(entry_of(node, tenant)) == node.node.config.terms.over
+    set_over_quota_action(shared, "kill", node.node)
+    assert node.node.over_quota_action(shared) == "kill"
+    reset_quota(shared, node)
+    assert node.node.over_quota_action(shared) == node.node.config.terms.over
 
 
 def test_a_setting_that_cannot_be_written_is_not_in_force(
@@ -354,16 +343,6 @@ def test_a_setting_that_cannot_be_written_is_not_in_force(
     monkeypatch.undo()
     assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_an_operators_own_correction_is_taken(tmp_path: Path) -> None:
-    Overrides(tmp_path).set("one", {"memory": "4GiB"})
-    (tmp_path / "overrides.json").write_text('{"one": {"memory": "8GiB"}}')
-    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
-    (tmp_path / "overrides.json").unlink()
-    (tmp_path / "overrides.json").mkdir()
-    with pytest.raises(OverridesError, match=r"overrides\.json: Is a directory"):
-        Overrides(tmp_path)
 
 
 def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
