@@ -50,44 +50,31 @@ GPU = "GPUSHARE_MEMORY=4GiB"
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
 
 
-CARD = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
-
-
-RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path) as made:
         yield made
 
 
-def with_a_card(annotations: dict[str, str]) -> dict[str, Any]:
-    rules = [{"allow": False, "access": "rwm"}, RULE]
-    return {
-        "annotations": annotations,
-        "linux": {"devices": [CARD], "resources": {"devices": rules}},
-    }
-
-
-def test_a_sandbox_is_left_as_it_is(node: FakeDaemon, tmp_path: Path) -> None:
-    container = BundleToCreate(tmp_path / "b", annotations=SANDBOX)
-    before = container.text()
-    assert container.create(node, "weak")["mode"] == "none"
-    assert container.text() == before
-    assert not node.ledger.entries
-
-
 def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
     node: FakeDaemon, tmp_path: Path
 ) -> None:
-    container = BundleToCreate(tmp_path / "whole", **with_a_card(SANDBOX))
-    assert container.create(node)["mode"] == "exclusive"
+    plain = BundleToCreate(tmp_path / "plain", annotations=SANDBOX)
+    before = plain.text()
+    assert plain.create(node, "weak")["mode"] == "none"
+    assert plain.text() == before
+    card = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
+    allowed = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
+    rules = {"devices": [{"allow": False, "access": "rwm"}, allowed]}
+    brings: dict[str, Any] = {
+        "annotations": SANDBOX,
+        "linux": {"devices": [card], "resources": rules},
+    }
+    assert BundleToCreate(tmp_path / "whole", **brings).create(node)["mode"] == "exclusive"
     assert [entry.isolation for entry in node.ledger.entries.values()] == ["exclusive"]
     # The card is taken now: a second one is told so, and never started with what it brought.
-    second = BundleToCreate(tmp_path / "second", **with_a_card(SANDBOX))
     with pytest.raises(QuotaError, match="is allocated exclusively to"):
-        second.create(node)
+        BundleToCreate(tmp_path / "second", **brings).create(node)
 
 
 @pytest.mark.parametrize(

@@ -161,20 +161,6 @@ def test_an_image_that_does_not_fit_its_card_is_noted_or_refused(tmp_path: Path)
         assert given(BundleToCreate(tmp_path / "d", SHARE, need, newer), node).notes == ()
 
 
-def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
-    with fakes.node(tmp_path, FakeDriver(H200), REFUSE) as node:
-        container = BundleToCreate(tmp_path / "b", SHARE)
-        lib = container.folder / "rootfs/usr/lib64"
-        outside = tmp_path / "libcudart.so.14.0.1"
-        outside.touch()
-        (lib / outside.name).symlink_to(outside)
-        assert container.create(node)["mode"] == "shared"
-        (lib / outside.name).unlink()
-        (lib / outside.name).touch()
-        with pytest.raises(IncompatibleImage, match=r"/usr/lib64/libcudart|CUDA 14\.0"):
-            container.create(node)
-
-
 def test_what_cannot_work_in_an_image_is_noted(node: FakeDaemon, tmp_path: Path) -> None:
     container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=compute,magic")
     (container.folder / "rootfs/bin").mkdir()
@@ -438,11 +424,6 @@ def sections(
 MKNOD = "CAP_MKNOD"
 
 
-@pytest.mark.parametrize("capability", [MKNOD, "cap_mknod"])
-def test_a_container_that_may_make_nodes_is_to_have_it(capability: str) -> None:
-    assert may_make_nodes(Spec(sections(capability)))
-
-
 @pytest.mark.parametrize(
     "without",
     [
@@ -465,27 +446,6 @@ def test_a_container_that_may_make_nodes_is_to_have_it(capability: str) -> None:
 )
 def test_any_other_container_is_left_as_it_is(without: dict[str, Any]) -> None:
     assert not may_make_nodes(Spec(without))
-
-
-@pytest.mark.parametrize(
-    ("text", "copy"),
-    [
-        (HOSTS, "DeviceFileUID: 0\nDeviceFileMode: 432\nModifyDeviceFiles: 0\n"),
-        ("NoSuchSetting: 1", "NoSuchSetting: 1\nModifyDeviceFiles: 0\n"),
-        ("ModifyDeviceFiles: 0\n", None),
-        (None, None),
-    ],
-)
-def test_the_copy_says_what_the_hosts_file_does_not(
-    node: FakeDaemon, tmp_path: Path, text: str | None, copy: str | None
-) -> None:
-    place = node.node.config.run_dir / "driver-params"
-    if text is not None:
-        (tmp_path / "params").write_text(text)
-    node.params.prepare()
-    assert (place.read_text() if place.exists() else None) == copy
-    if copy:
-        assert place.stat().st_mode & 0o7777 == 0o444
 
 
 def test_a_create_answers_what_its_launcher_is_to_cover(node: FakeDaemon, tmp_path: Path) -> None:

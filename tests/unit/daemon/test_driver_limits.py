@@ -16,7 +16,6 @@ import pytest
 from gpushare.config import Config, HostMemory
 from gpushare.daemon.cards.driver_client import (
     DriverError,
-    DriverLimits,
     ProcessUse,
 )
 from gpushare.daemon.identity import processes
@@ -110,13 +109,6 @@ def limited(tmp_path: Path, cgroup: Path) -> Iterator[LimitedNode]:
     driver = limited_driver()
     with fakes.node(tmp_path, driver) as made:
         yield LimitedNode(made, driver, cgroup)
-
-
-def test_the_driver_holds_each_card_of_a_bound_tenant(limited: LimitedNode) -> None:
-    key = limited.bound(memory="4GiB", count="2")
-    four = DriverLimits(4 * GIB, 4 * GIB)
-    each = {(fakes.card(number).uuid, limited.cgroup): four for number in (0, 1)}
-    assert (limited.driver.held, limited.isolation(key)) == (each, "driver")
 
 
 def test_only_a_context_that_was_not_measured_is_measured_again(

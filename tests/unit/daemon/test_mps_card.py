@@ -371,17 +371,6 @@ def test_no_server_holds_a_driver_that_is_about_to_be_unloaded(
     assert node.node.mps.fault_of(card(0).uuid) == ""
 
 
-def test_a_first_card_is_looked_at_within_a_second(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The wait is chosen before it is there."""
-    waits: list[float] = []
-    monkeypatch.setattr(node.loop, "every", lambda seconds, _: waits.append(seconds()))
-    MpsSupervisor(node)
-    [wait] = waits
-    assert wait < 1
-
-
 def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: FakeDaemon) -> None:
     with pytest.raises(MpsRefused, match="not in MPS mode any more"):
         node.servers.admit("0" * 16, 0)

