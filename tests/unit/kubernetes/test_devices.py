@@ -23,7 +23,6 @@ from gpushare.kubernetes.api.labels import label_value, labels_of
 from gpushare.kubernetes.api.slices import (
     BadQuantity,
     devices_of,
-    format_quantity,
     parse_quantity,
     same_devices,
 )
@@ -46,8 +45,8 @@ from gpushare.kubernetes.kubelet.memory_units import (
 )
 from gpushare.protocol.rows import CardRow
 
+from .api_rules import check_device
 from .made import GIB, STATUS, card, node
-from .scheduler import DoesNotFit, ModelScheduler, amounts, check_device
 
 MIB = 1 << 20
 
@@ -65,26 +64,25 @@ def test_a_node_has_the_recorded_devices_and_labels() -> None:
 
 
 @given(
-    rows=st.lists(
-        st.builds(
-            card,
-            index=st.integers(0, 15),
-            model=st.text(max_size=100),
-            compute_capability=st.sampled_from(["", "9.0", "12.1"]),
-            schedulable_bytes=st.integers(0, 300 * GIB),
-            schedulable_cores=st.integers(0, 100),
-            max_tenants=st.integers(1, 64),
-            allowed_mode=st.sampled_from(["any", "shared", "exclusive"]),
-            numa_node=st.none() | st.integers(0, 7),
-            is_schedulable=st.booleans(),
-            schedulable_reason=st.text(max_size=80),
-        ),
-        max_size=8,
+    st.builds(
+        card,
+        index=st.integers(0, 15),
+        model=st.text(max_size=100),
+        compute_capability=st.sampled_from(["", "9.0", "12.1"]),
+        schedulable_bytes=st.integers(0, 300 * GIB),
+        schedulable_cores=st.integers(0, 100),
+        max_tenants=st.integers(1, 64),
+        allowed_mode=st.sampled_from(["any", "shared", "exclusive"]),
+        numa_node=st.none() | st.integers(0, 7),
+        is_schedulable=st.booleans(),
+        schedulable_reason=st.text(max_size=80),
     )
 )
-def test_any_card_becomes_a_device_that_the_server_accepts(rows: list[dict[str, Any]]) -> None:
-    for device in devices_of(node(*rows)):
+def test_any_card_becomes_a_device_that_the_server_accepts(row: dict[str, Any]) -> None:
+    for device in devices_of(node(row)):
         check_device(device)
+        for name, most in (("memory", "schedulable_bytes"), ("cores", "schedulable_cores")):
+            assert parse_quantity(device["capacity"][name]["value"]) <= row[most]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +99,10 @@ def test_a_card_that_gets_nothing_new_has_a_taint(reason: str, key: str) -> None
 
 
 def test_a_card_of_which_only_all_may_be_taken() -> None:
-    device = one(allowed_mode="exclusive")
-    half = {"memory": "10Gi", "cores": "50"}
-    assert amounts(device, half) == amounts(device, {}), "a part is raised to all of it"
+    for name in ("memory", "cores"):
+        capacity = one(allowed_mode="exclusive")["capacity"][name]
+        whole = capacity["value"]
+        assert capacity["requestPolicy"] == {"default": whole, "validValues": [whole]}
 
 
 def test_the_same_devices_in_the_words_of_the_server() -> None:
@@ -113,49 +112,6 @@ def test_the_same_devices_in_the_words_of_the_server() -> None:
     assert same_devices(mine, theirs)
     theirs[0]["capacity"]["memory"]["value"] = "2049Mi"
     assert not same_devices(mine, theirs)
-
-
-REQUEST = st.fixed_dictionaries(
-    {},
-    optional={
-        "memory": st.integers(0, 150 * GIB).map(format_quantity),
-        "cores": st.integers(0, 120).map(str),
-    },
-)
-
-
-@given(
-    memory=st.lists(st.integers(2 * MIB, 140 * GIB), min_size=1, max_size=3),
-    cores=st.integers(0, 100),
-    steps=st.lists(st.tuples(REQUEST, st.booleans()), max_size=40),
-)
-def test_what_a_scheduler_allocates_always_fits_the_card(
-    memory: list[int], cores: int, steps: list[tuple[dict[str, str], bool]]
-) -> None:
-    rows = [
-        card(index, schedulable_bytes=amount, schedulable_cores=cores, max_tenants=4)
-        for index, amount in enumerate(memory)
-    ]
-    scheduler = ModelScheduler(devices_of(node(*rows)))
-    by_name = {device["name"]: row for device, row in zip(scheduler.devices, rows, strict=True)}
-    held: list[dict[str, Any]] = []
-    for request, leaves in steps:
-        if leaves and held:
-            scheduler.release(held.pop(0))
-            continue
-        try:
-            held.append(scheduler.allocate(request))
-        except DoesNotFit:
-            continue
-        consumed = held[-1]["consumedCapacity"]
-        for name, asked in request.items():
-            assert int(consumed[name]) >= parse_quantity(asked), "never less than requested"
-        assert int(consumed["memory"]) % MIB == 0
-    for name, row in by_name.items():
-        of_card = [one["consumedCapacity"] for one in held if one["device"] == name]
-        assert sum(int(one["memory"]) for one in of_card) <= row["schedulable_bytes"]
-        assert sum(int(one["cores"]) for one in of_card) <= row["schedulable_cores"]
-        assert len(of_card) <= row["max_tenants"]
 
 
 def test_the_pcie_root_of_a_card_is_found_by_its_address(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
 
 from gpushare.kubernetes.kubelet import grpc_service
-from tests.stack import protos
 from tests.stack.kubelet import dra
 from tests.stack.kubelet.service import Service
 
@@ -55,30 +53,3 @@ def shape(message: Any) -> Any:
         for field in message.fields
     ]
     return message.full_name, message.GetOptions().map_entry, fields
-
-
-REQUEST = protos.message_class(
-    grpc_service.DEVICE_PLUGIN.methods_by_name["PreStartContainer"].input_type
-)
-
-
-def test_what_a_newer_kubelet_adds_is_skipped_and_a_field_of_another_type_too() -> None:
-    sent = b"\x0a\x01a" + b"\x7a\x01b" + b"\x78\x01" + b"\x08\x01"
-    assert REQUEST.FromString(sent).devices_ids == ["a"]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x0a\x05abc",
-        b"\x0a",
-        b"\x0a\x01\xff",
-        b"\x02\x00",
-        b"\x18" + b"\xff" * 10,
-        b"\x1d\x00\x00",
-    ],
-    ids=["cut string", "cut length", "not UTF-8", "field 0", "long number", "cut number"],
-)
-def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
-    with pytest.raises(DecodeError):
-        REQUEST.FromString(data)

@@ -29,7 +29,6 @@ from tests.stack.api_server import Body, Refused, StandInApiServer
 from tests.unit.kubernetes.gpushared import Clock
 from tests.unit.kubernetes.in_process import InProcessApiServer
 from tests.unit.kubernetes.made import GIB, card, node
-from tests.unit.kubernetes.scheduler import ModelScheduler
 
 NEW = "gpushare-4096mi-30-1"
 MIB = 1 << 20
@@ -79,17 +78,6 @@ def test_other_names_are_not_ours() -> None:
     assert [name for name in names if NAME.fullmatch(name) or content(name, devices(80))] == []
 
 
-def test_every_name_has_a_content_of_its_own() -> None:
-    memories = [f"{mib}mi" for mib in (1, 9, 10, 999_999_999)] + ["1pct", "99pct", "all"]
-    names = [
-        f"gpushare-{memory}-{cores}-{cards}"
-        for memory in memories
-        for cores in range(101)
-        for cards in range(1, 17)
-    ]
-    assert len({str(content(name, devices(139))) for name in names}) == len(names)
-
-
 def bands(name: str, *gib: int) -> list[tuple[int, float, int]]:
     """Return of each alternative the memory of cards from and below, and the amount, in MiB."""
     found = []
@@ -134,15 +122,6 @@ def test_of_more_sizes_than_a_request_may_have_those_near_another_get_a_bit_less
     assert bands("gpushare-1pct-0-1", *sizes)[-1][2] == 40
     tiny = [{"capacity": {"memory": {"value": "64Mi"}}}]
     assert "'1Mi'" in str(content("gpushare-1pct-0-1", tiny)), "a claim of nothing is refused"
-
-
-def test_the_scheduler_counts_what_a_percentage_says_as_gpushared_would() -> None:
-    [device] = devices(139)
-    [alternative] = devices_in("gpushare-7pct-25-1", 139)["requests"][0]["firstAvailable"]
-    result = ModelScheduler([device]).allocate(alternative["capacity"]["requests"])
-    taken = int(result["consumedCapacity"]["memory"])
-    assert 0 <= 139 * GIB * 7 // 100 - taken < MIB
-    assert result["consumedCapacity"]["cores"] == "25"
 
 
 class ClaimedCluster:
