@@ -246,18 +246,6 @@ def test_annotations_of_a_pod_never_exceed_the_containers_own_request(
             assert_at_most(low, high, with_author, above)
 
 
-@given(st.tuples(SAID, SAID, SAID, SAID), st.sampled_from(["request", "reduce", "ignore"]))
-def test_the_operator_s_value_takes_precedence(
-    said: tuple[Mapping[str, str], ...], trust: EnvTrust
-) -> None:
-    operator, own, scoped, env = said
-    assume(not {"memory", "memory-percent"} <= operator.keys())
-    quota = Words(operator, own, scoped, {}, env).read(trust)
-    for key, text in operator.items():
-        assert quota.requested[key].source.kind == "operator"
-        assert value(quota, key) == KEYS[key].parse(text)
-
-
 def parse_refusal(annotations: dict[str, str], env: dict[str, str]) -> str:
     with pytest.raises(QuotaError) as caught:
         parse_request(annotations, env).valid()

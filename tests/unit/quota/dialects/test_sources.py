@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.dialects import DIALECTS
-from gpushare.quota.dialects.parse import DialectRequest, Tables, combine
+from gpushare.quota.dialects.parse import Tables, combine
 from gpushare.quota.dialects.translate import Translator
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
 from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
@@ -85,9 +85,6 @@ def refusal(*sources: dict[str, str], **how: object) -> str:
     with pytest.raises(QuotaError) as refused:
         read(*sources, **how)  # type: ignore[arg-type]
     return str(refused.value)
-
-
-# --- alone ---
 
 
 # --- trust ---
@@ -265,15 +262,6 @@ def test_other_systems_variables_never_exceed_annotations(
     low = most(beside, cards)
     if low is not None:
         assert_at_most(low, high, beside, above)
-
-
-# --- what no vendor of today needs all of: a table of the test's own ---
-
-CARDS, PART, SWITCH, WHOLE = "x.y/cards", "PART", "SWITCH", "WHOLE"
-
-
-def problems(found: DialectRequest) -> list[str]:
-    return [f"{one.error.rule}; {one.error.fix}" for one in found.problems]
 
 
 NAME = "io.kubernetes.cri.container-name"
