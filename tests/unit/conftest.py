@@ -4,12 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from gpushare.oci.rootfs import Rootfs
+
 from . import purity
+from .oci.examples import opened
 
 purity.watch()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder of an image."""
+    path = tmp_path / "rootfs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def rootfs(root: Path) -> Iterator[Rootfs]:
+    with opened(root) as rootfs:
+        yield rootfs
 
 
 def _pure() -> Iterator[None]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ NVIDIA = {
     "PATH": "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
     "LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
 }
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "rootfs"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def rootfs(root: Path) -> Iterator[Rootfs]:
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    yield Rootfs(fd)
-    os.close(fd)
 
 
 def put(root: Path, path: str, link: str = "") -> None:

@@ -29,7 +29,6 @@ from gpushare.oci.container import (
     PlacedEdits,
 )
 from gpushare.oci.cuda_compat import Compat, CompatError
-from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
 from gpushare.oci.loader import Filters
@@ -65,25 +64,32 @@ SOURCES = Path(__file__).parents[3]
 PLATFORM = platform_of("x86_64")
 
 
-@pytest.fixture
-def host() -> HostFiles:
-    found = driver_files.from_cdi(cdi.from_document(cdi_document()))
+def host_of(document: dict[str, Any]) -> HostFiles:
+    found = driver_files.from_cdi(cdi.from_document(document))
     return HostFiles(found, Filters(CUDA, NVML), PLATFORM)
+
+
+HOST = host_of(cdi_document())
+
+
+def made_debian(root: Path) -> Path:
+    for folder in (LIBRARIES[1:], "usr/lib64", "usr/bin", "etc", "usr/local"):
+        (root / folder).mkdir(parents=True)
+    (root / "lib").symlink_to("usr/lib")
+    (root / "lib64").symlink_to("usr/lib64")
+    (root / "libraries").symlink_to(f"..{LIBRARIES}")
+    (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
+    (root / LIBRARIES[1:] / "libc.so.6").write_text("libc")
+    return root
 
 
 @pytest.fixture
 def debian(root: Path) -> Path:
-    for folder in ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/bin", "etc", "usr/local"):
-        (root / folder).mkdir(parents=True)
-    (root / "lib").symlink_to("usr/lib")
-    (root / "lib64").symlink_to("usr/lib64")
-    (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
-    (root / "usr/lib/x86_64-linux-gnu/libc.so.6").write_text("libc")
-    return root
+    return made_debian(root)
 
 
-def shared(host: HostFiles, rootfs: Rootfs) -> ContainerEdits:
-    return container.shared(host, CARD, rootfs=rootfs, hooks=HOOKS, tenant_directory=TENANT)
+def shared(rootfs: Rootfs, host: HostFiles = HOST, **more: Any) -> ContainerEdits:
+    return container.shared(host, CARD, rootfs=rootfs, hooks=HOOKS, tenant_directory=TENANT, **more)
 
 
 def sources(wanted: ContainerEdits) -> dict[str, str]:
@@ -92,8 +98,8 @@ def sources(wanted: ContainerEdits) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("debian")
-def test_a_share_in_full(host: HostFiles, rootfs: Rootfs) -> None:
-    wanted = shared(host, rootfs)
+def test_a_share_in_full(rootfs: Rootfs) -> None:
+    wanted = shared(rootfs)
     real = f"{LIBRARIES}/libcuda.so.{VERSION}"
     assert sources(wanted) == {
         "/.gpushare/driver/libcuda.so.1": real,
@@ -131,10 +137,8 @@ def test_a_share_in_full(host: HostFiles, rootfs: Rootfs) -> None:
 
 
 @pytest.mark.usefixtures("debian")
-def test_every_mount_but_status_is_read_only_and_none_gives_privileges(
-    host: HostFiles, rootfs: Rootfs
-) -> None:
-    for mount in shared(host, rootfs).edits.mounts:
+def test_every_mount_but_status_is_read_only_and_none_gives_privileges(rootfs: Rootfs) -> None:
+    for mount in shared(rootfs).edits.mounts:
         assert {"nosuid", "nodev"} <= set(mount.options)
         assert {"bind", "rbind"} & set(mount.options)
         assert mount.read_only == (mount.destination != "/.gpushare/tenant/status")
@@ -169,21 +173,21 @@ def test_the_hook_gives_up_before_the_runtime_kills_it() -> None:
     ],
 )
 def test_the_libraries_are_where_the_loader_of_the_image_looks(
-    root: Path, host: HostFiles, rootfs: Rootfs, libc: str | None, folder: str
+    root: Path, rootfs: Rootfs, libc: str | None, folder: str
 ) -> None:
     if libc:
         (root / libc).mkdir(parents=True)
         (root / libc / "libc.so.6").write_text("libc")
     if libc == "usr/lib":
         (root / "usr/lib64").symlink_to("lib")
-    wanted = shared(host, rootfs)
+    wanted = shared(rootfs)
     assert {entry.path.rpartition("/")[0] for entry in wanted.cache} == {folder}
     assert sources(wanted)[rootfs.resolve(f"{folder}/libcuda.so.1")] == CUDA
     assert libc != "usr/lib" or "/usr/lib64/libcuda.so.1" not in sources(wanted)
 
 
 def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
-    debian: Path, host: HostFiles, rootfs: Rootfs
+    debian: Path, rootfs: Rootfs
 ) -> None:
     compat = debian / "usr/local/cuda-12.4/compat"
     compat.mkdir(parents=True)
@@ -193,7 +197,7 @@ def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
         (compat / name.replace("550.54.15", "1")).symlink_to(name)
     (debian / "usr/lib/x86_64-linux-gnu/libcuda.so.1").symlink_to("/opt/old/libcuda.so.470")
     (debian / "usr/lib/libnvidia-ml.so.1").write_text("older")
-    found = sources(shared(host, rootfs))
+    found = sources(shared(rootfs))
     there = "/usr/local/cuda-12.4/compat"
     assert found[f"{there}/libcuda.so.550.54.15"] == CUDA
     assert found[f"{there}/libnvidia-ptxjitcompiler.so.550.54.15"] == (
@@ -205,23 +209,21 @@ def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
 
 
 def test_the_filter_goes_over_the_folder_that_the_images_cache_names(
-    debian: Path, host: HostFiles, rootfs: Rootfs
+    debian: Path, rootfs: Rootfs
 ) -> None:
     (debian / "opt/conda/lib").mkdir(parents=True)
     (debian / "opt/conda/lib/libcuda.so.1").write_text("somebody's")
     cache = ldcache.merge(None, [("libcuda.so.1", "/opt/conda/lib/libcuda.so.1")], 0x303)
     (debian / "etc/ld.so.cache").write_bytes(cache)
-    assert sources(shared(host, rootfs))["/opt/conda/lib/libcuda.so.1"] == CUDA
+    assert sources(shared(rootfs))["/opt/conda/lib/libcuda.so.1"] == CUDA
 
 
-def test_a_hostile_image_chooses_no_mount_source(
-    debian: Path, host: HostFiles, rootfs: Rootfs
-) -> None:
+def test_a_hostile_image_chooses_no_mount_source(debian: Path, rootfs: Rootfs) -> None:
     folder = debian / "usr/lib/x86_64-linux-gnu"
     (folder / "libcuda.so.1").symlink_to("../../../../../../../etc/shadow")
     (folder / "libcuda.so.999").symlink_to("/proc/self/root/etc/shadow")
     (folder / "libnvidia-ml.so.1").symlink_to(debian.parent / "outside")
-    wanted = shared(host, rootfs)
+    wanted = shared(rootfs)
     honest = {CUDA, NVML, TENANT, f"{TENANT}/status", "/usr/bin/nvidia-smi"}
     for mount in wanted.edits.mounts:
         assert mount.source in honest or mount.source.startswith(f"{LIBRARIES}/lib")
@@ -230,8 +232,8 @@ def test_a_hostile_image_chooses_no_mount_source(
 
 
 @pytest.mark.usefixtures("debian")
-def test_whole_cards_get_the_driver_and_no_filter(host: HostFiles, rootfs: Rootfs) -> None:
-    wanted = container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS)
+def test_whole_cards_get_the_driver_and_no_filter(rootfs: Rootfs) -> None:
+    wanted = container.whole(HOST, CARD, rootfs=rootfs, hooks=HOOKS)
     found = sources(wanted)
     assert CUDA not in found.values()
     assert NVML not in found.values()
@@ -252,21 +254,19 @@ def install_cache(rootfs: Rootfs, wanted: ContainerEdits, keep: Path) -> Mount |
     return None if merged is None else loader.put_cache(rootfs, merged, keep)
 
 
-def test_an_image_without_glibc_gets_no_cache(
-    root: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
-) -> None:
+def test_an_image_without_glibc_gets_no_cache(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
     (root / "etc").mkdir()
-    wanted = shared(host, rootfs)
+    wanted = shared(rootfs)
     assert install_cache(rootfs, wanted, tmp_path) is None
     assert list((root / "etc").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"not a cache", b"x" * (5 << 20)])
 def test_a_cache_that_is_not_understood_is_left_as_it_is(
-    debian: Path, host: HostFiles, rootfs: Rootfs, content: bytes
+    debian: Path, rootfs: Rootfs, content: bytes
 ) -> None:
     (debian / "etc/ld.so.cache").write_bytes(content)
-    wanted = shared(host, rootfs)
+    wanted = shared(rootfs)
     assert install_cache(rootfs, wanted, debian) is None
     assert (debian / "etc/ld.so.cache").read_bytes() == content
 
@@ -277,14 +277,13 @@ def read_only(_self: Rootfs, path: str, _data: bytes) -> None:
 
 def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
     debian: Path,
-    host: HostFiles,
     rootfs: Rootfs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Rootfs, "replace", read_only)
     keep = tmp_path / "keep"  # made when it is needed: few images are read-only
-    wanted = shared(host, rootfs)
+    wanted = shared(rootfs)
     assert install_cache(rootfs, wanted, keep) is None
     (debian / "etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
     mount = install_cache(rootfs, wanted, keep)
@@ -299,7 +298,7 @@ def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
 
 
 def test_the_hosts_own_cache_is_never_replaced(
-    host: HostFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replace(_self: Rootfs, path: str, _data: bytes) -> None:
         raise AssertionError(f"the host's {path} was written")
@@ -307,7 +306,7 @@ def test_the_hosts_own_cache_is_never_replaced(
     monkeypatch.setattr(Rootfs, "replace", replace)
     before = Path("/etc/ld.so.cache").read_bytes()
     with opened(Path("/")) as rootfs:
-        mount = install_cache(rootfs, shared(host, rootfs), tmp_path)
+        mount = install_cache(rootfs, shared(rootfs), tmp_path)
     assert mount is not None
     assert mount.destination == "/etc/ld.so.cache"
     assert Path(mount.source).read_bytes() != before
@@ -321,8 +320,7 @@ def graphical() -> HostFiles:
     paths = [f"{LIBRARIES}/{name}" for name in names]
     paths += ["/etc/OpenCL/vendors/nvidia.icd", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"]
     mounts += [{"hostPath": path, "containerPath": path} for path in paths]
-    found = driver_files.from_cdi(cdi.from_document(document))
-    return HostFiles(found, Filters(CUDA, NVML), PLATFORM)
+    return host_of(document)
 
 
 def names(wanted: ContainerEdits) -> set[str]:
@@ -331,14 +329,7 @@ def names(wanted: ContainerEdits) -> set[str]:
 
 @pytest.mark.usefixtures("debian")
 def test_a_share_gets_only_allowed_capabilities_that_bypass_the_library(rootfs: Rootfs) -> None:
-    video = container.shared(
-        graphical(),
-        CARD,
-        rootfs=rootfs,
-        hooks=HOOKS,
-        tenant_directory=TENANT,
-        extra=frozenset({"video"}),
-    )
+    video = shared(rootfs, graphical(), extra=frozenset({"video"}))
     assert "libnvidia-encode.so.1" in names(video)
     assert not names(video) & {
         "libnvidia-ngx.so.1",
@@ -356,18 +347,11 @@ def test_the_socket_of_a_daemon_that_ended_is_left_out(rootfs: Rootfs, tmp_path:
     document = cdi_document()
     path = tmp_path / "nvidia-persistenced/socket"
     document["containerEdits"]["mounts"].append({"hostPath": str(path), "containerPath": "/s"})
-    found = driver_files.from_cdi(cdi.from_document(document))
-    host = HostFiles(found, Filters(CUDA, NVML), PLATFORM)
+    host = host_of(document)
     assert "s" not in names(container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS))
     path.parent.mkdir()
     path.touch()
     assert "s" in names(container.whole(host, CARD, rootfs=rootfs, hooks=HOOKS))
-
-
-DRIVER = driver_files.from_cdi(cdi.from_document(cdi_document()))
-
-
-HOST = HostFiles(DRIVER, Filters("/g/libcuda.so.1", "/g/libnvidia-ml.so.1"), PLATFORM)
 
 
 PATHS = (
@@ -397,14 +381,7 @@ OPTIONS = (["rbind"], ["bind", "ro"], ["rbind", "rshared"])
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rootfs]:
-    root = tmp_path_factory.mktemp("image")
-    for folder in (LIBRARIES[1:], "usr/lib64", "usr/bin", "etc", "usr/local"):
-        (root / folder).mkdir(parents=True)
-    (root / "lib").symlink_to("usr/lib")
-    (root / "libraries").symlink_to(f"..{LIBRARIES}")
-    (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
-    (root / LIBRARIES[1:] / "libc.so.6").write_text("libc")
-    with opened(root) as rootfs:
+    with opened(made_debian(tmp_path_factory.mktemp("image"))) as rootfs:
         yield rootfs
 
 
@@ -417,12 +394,8 @@ def tmpfs(destination: str) -> dict[str, Any]:
     return {"destination": destination, "type": "tmpfs", "source": "tmpfs"}
 
 
-def wanted(rootfs: Rootfs) -> ContainerEdits:
-    return container.shared(HOST, [("0",)], rootfs=rootfs, hooks=(), tenant_directory="/run/t")
-
-
 def placed(rootfs: Rootfs, *mounts: dict[str, Any]) -> PlacedEdits:
-    return container.place(wanted(rootfs), Spec({"mounts": list(mounts)}), rootfs, DRIVER)
+    return container.place(shared(rootfs), Spec({"mounts": list(mounts)}), rootfs, HOST.driver)
 
 
 def with_cache(found: PlacedEdits, rootfs: Rootfs, keep: Path) -> Edits:
@@ -507,22 +480,22 @@ def a_pipe(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [a_file, a_link, a_link_to_nothing, a_link_to_itself, a_pipe])
 def test_an_image_that_has_our_folder_s_name_is_refused_by_it(
-    loaded: Rootfs, tmp_path: Path, make: Callable[[Path], None]
+    debian: Path, rootfs: Rootfs, make: Callable[[Path], None]
 ) -> None:
-    make(tmp_path / ".gpushare")
+    make(debian / ".gpushare")
     with pytest.raises(CoveredPath, match=r"has a file or a link at /\.gpushare, .* Remove it"):
-        placed(loaded)
+        placed(rootfs)
 
 
-def test_what_an_image_has_in_our_folder_decides_nothing(loaded: Rootfs, tmp_path: Path) -> None:
+def test_what_an_image_has_in_our_folder_decides_nothing(debian: Path, rootfs: Rootfs) -> None:
     """Forged pages there, or links to other places, are covered by one mount."""
-    before = placed(loaded)
-    forged = tmp_path / ".gpushare"
+    before = placed(rootfs)
+    forged = debian / ".gpushare"
     (forged / "tenant").mkdir(parents=True)
     (forged / "tenant/grant").write_text("forged")
     (forged / "lib").symlink_to("/usr")
     (forged / "driver").symlink_to("/opt")
-    assert placed(loaded).wanted == before.wanted
+    assert placed(rootfs).wanted == before.wanted
 
 
 def test_a_spec_of_endless_mounts_is_refused(image: Rootfs) -> None:
@@ -545,7 +518,7 @@ def test_a_volume_over_the_libraries_needs_a_cache_of_the_image(
 
 # --- one mount in place of the single mounts of the libraries ---
 
-TREE = LibraryTree("/run/tree", container.tree_files(DRIVER, HOST.filters))
+TREE = LibraryTree("/run/tree", container.tree_files(HOST.driver, HOST.filters))
 
 
 TOP = IN_CONTAINER.top
@@ -554,26 +527,17 @@ TOP = IN_CONTAINER.top
 TENANT_MOUNT = IN_CONTAINER.tenant
 
 
-@pytest.fixture
-def loaded(tmp_path: Path) -> Iterator[Rootfs]:
-    """An image with the C library."""
-    (tmp_path / LIBRARIES[1:]).mkdir(parents=True)
-    (tmp_path / LIBRARIES[1:] / "libc.so.6").write_text("libc")
-    with opened(tmp_path) as rootfs:
-        yield rootfs
-
-
 def ours(found: PlacedEdits) -> list[Mount]:
     return [m for m in found.wanted.edits.mounts if f"{m.destination}/".startswith(f"{TOP}/")]
 
 
-def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None:
-    single = placed(loaded)
+def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(image: Rootfs) -> None:
+    single = placed(image)
     found = container.with_tree(single, TREE)
     assert [(m.source, m.destination) for m in ours(found)] == [
         ("/run/tree", TOP),
-        ("/run/t", TENANT_MOUNT),
-        ("/run/t/status", f"{TENANT_MOUNT}/status"),
+        (TENANT, TENANT_MOUNT),
+        (f"{TENANT}/status", f"{TENANT_MOUNT}/status"),
     ]
     assert {"rbind", "rprivate", "ro", "nosuid", "nodev"} <= set(ours(found)[0].options)
     for mount in ours(single)[1:-2]:
@@ -583,9 +547,9 @@ def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None
     assert replace(found, wanted=single.wanted) == single  # nothing else has changed
 
 
-def test_a_container_with_another_library_has_single_mounts(loaded: Rootfs) -> None:
-    """A newer cuda-compat of the loaded is its libcuda."""
-    single = placed(loaded)
+def test_a_container_with_another_library_has_single_mounts(image: Rootfs) -> None:
+    """A newer cuda-compat of the image is its libcuda."""
+    single = placed(image)
     other = {**TREE.files, "/.gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
     assert container.with_tree(single, LibraryTree("/run/tree", other)) is single
 
@@ -719,16 +683,12 @@ def test_a_full_store_removes_the_oldest_unused_copy(
 
 
 def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
-    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: DriverFiles
+    root: Path, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     package(root)
     folder = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
-    newer = driver_files.with_compat(nvidia_driver, folder)
-    host = HostFiles(newer, Filters("/filter/libcuda.so.1", "/filter/nvml"), platform_of("x86_64"))
-    given = container.shared(
-        host, [("0",)], rootfs=rootfs, hooks=(), tenant_directory="/run/tenant"
-    )
-    mounts = {mount.destination: mount.source for mount in given.edits.mounts}
+    newer = driver_files.with_compat(HOST.driver, folder)
+    mounts = sources(shared(rootfs, replace(HOST, driver=newer)))
     assert mounts["/.gpushare/driver/libcuda.so.1"] == f"{folder}/libcuda.so.{NEWER}"
     # libcuda loads the parts of its own version, and NVML is the kernel's.
     jit = f"{folder}/libnvidia-ptxjitcompiler.so.{NEWER}"
@@ -736,5 +696,5 @@ def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
     assert f"{LIBRARIES}/libnvidia-gpucomp.so.{NEWER}" in mounts
     nvml = mounts["/.gpushare/driver/libnvidia-ml.so.1"]
     assert nvml == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
-    assert mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == "/filter/libcuda.so.1"
+    assert mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == CUDA
     assert mounts[f"/{FOLDER}/libnvidia-ptxjitcompiler.so.{NEWER}"] == jit
