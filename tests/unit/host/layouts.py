@@ -98,6 +98,26 @@ class Host:
         self.write(f"{folder}/ci{compute}/access", text.format(capability + 1))
 
 
+def server(
+    root: Path,
+    version: str,
+    folder: str,
+    *,
+    libc: str = "",
+    smi: str = "/usr/bin/nvidia-smi",
+    firmware: str = "/usr/lib/firmware/nvidia",
+) -> Host:
+    """Return what all servers have, in their places; the C library is beside the driver's."""
+    host = Host(root, version)
+    host.write(f"{libc or folder}/libc.so.6")
+    host.libraries(folder, SERVER)
+    host.write(smi)
+    if firmware:
+        host.write(f"{firmware}/{version}/gsp_ga10x.bin")
+    host.kernel()
+    return host
+
+
 def debian(root: Path) -> Host:
     """Debian's nvidia-driver: alternatives, and some libraries in a folder of their own."""
     host = Host(root, "550.163.01")
@@ -153,43 +173,30 @@ def run_installer(root: Path) -> Host:
 
 def ubuntu_server(root: Path) -> Host:
     """Ubuntu's nvidia-headless-*-server with nvidia-utils: no graphics, the socket of a switch."""
-    host = Host(root, "570.195.03")
-    host.write(f"{DEBIAN}/libc.so.6")
-    host.libraries(DEBIAN, SERVER)
-    host.write("/usr/bin/nvidia-smi")
+    host = server(root, "570.195.03", DEBIAN, firmware="/lib/firmware/nvidia")
     host.write("/usr/bin/nv-fabricmanager")
     host.write("/run/nvidia-fabricmanager/socket")
-    host.write(f"/lib/firmware/nvidia/{host.version}/gsp_ga10x.bin")
-    host.kernel()
     return host
 
 
 def redhat(root: Path) -> Host:
     """RHEL with NVIDIA's own packages: /usr/lib64, and 32-bit libraries in /usr/lib."""
-    host = Host(root, "580.95.05")
-    host.write(f"{REDHAT}/libc.so.6")
-    host.libraries(REDHAT, SERVER)
+    host = server(root, "580.95.05", REDHAT)
     host.write(f"/usr/lib/libcuda.so.{host.version}", elf.library_of_32_bit())
     host.link("/usr/lib/libcuda.so.1", f"libcuda.so.{host.version}")
-    host.write("/usr/bin/nvidia-smi")
-    host.write(f"/usr/lib/firmware/nvidia/{host.version}/gsp_ga10x.bin")
-    host.kernel()
     return host
 
 
 def fedora(root: Path) -> Host:
     """Fedora with RPM Fusion: /lib is a link, the desktop's parts, and Vulkan's files."""
-    host = Host(root, "580.95.05")
-    host.write(f"{REDHAT}/libc.so.6")
+    host = server(root, "580.95.05", REDHAT, firmware="")
     host.link("/lib", "usr/lib")
     host.link("/lib64", "usr/lib64")
-    host.libraries(REDHAT, SERVER | DESKTOP)
-    host.write("/usr/bin/nvidia-smi")
+    host.libraries(REDHAT, DESKTOP)
     host.write("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
     host.write("/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json")
     host.write(f"/usr/lib/firmware/nvidia/{host.version}/gsp_tu10x.bin")
     host.write("/usr/lib64/xorg/modules/drivers/nvidia_drv.so", elf.library("nvidia_drv.so"))
-    host.kernel()
     host.drm(0, 0)
     return host
 
@@ -211,13 +218,15 @@ def wsl2(root: Path) -> Host:
 
 def container_optimized(root: Path) -> Host:
     """GKE's Container-Optimized OS: everything in one folder that is mounted into containers."""
-    host = Host(root, "535.261.03")
-    host.write(f"{REDHAT}/libc.so.6")
-    host.libraries("/home/kubernetes/bin/nvidia/lib64", SERVER)
-    host.write("/home/kubernetes/bin/nvidia/bin/nvidia-smi")
-    host.write(f"/home/kubernetes/bin/nvidia/firmware/nvidia/{host.version}/gsp_ga10x.bin")
-    host.kernel()
-    return host
+    home = "/home/kubernetes/bin/nvidia"
+    return server(
+        root,
+        "535.261.03",
+        f"{home}/lib64",
+        libc=REDHAT,
+        smi=f"{home}/bin/nvidia-smi",
+        firmware=f"{home}/firmware/nvidia",
+    )
 
 
 def gpu_operator(root: Path) -> Host:
@@ -238,24 +247,15 @@ def gpu_operator(root: Path) -> Host:
 
 def bottlerocket(root: Path) -> Host:
     """Bottlerocket's NVIDIA variants: folders that only its own containers' runtime names."""
-    host = Host(root, "535.261.03")
-    host.write("/usr/lib/libc.so.6")
-    host.libraries("/usr/lib/nvidia/tesla", SERVER)
-    host.write("/usr/libexec/nvidia/tesla/bin/nvidia-smi")
-    host.write(f"/usr/lib/firmware/nvidia/{host.version}/gsp_ga10x.bin")
-    host.kernel()
-    return host
+    smi = "/usr/libexec/nvidia/tesla/bin/nvidia-smi"
+    return server(root, "535.261.03", "/usr/lib/nvidia/tesla", libc="/usr/lib", smi=smi)
 
 
 def talos(root: Path) -> Host:
     """Talos with its extensions: glibc and the driver are in a folder of their own."""
-    host = Host(root, "570.195.03")
-    host.write("/usr/local/glibc/usr/lib/libc.so.6")
-    host.libraries("/usr/local/glibc/usr/lib", SERVER)
-    host.write("/usr/local/bin/nvidia-smi")
+    smi = "/usr/local/bin/nvidia-smi"
+    host = server(root, "570.195.03", "/usr/local/glibc/usr/lib", smi=smi)
     host.write("/usr/local/bin/nvidia-persistenced")
-    host.write(f"/usr/lib/firmware/nvidia/{host.version}/gsp_ga10x.bin")
-    host.kernel()
     return host
 
 
@@ -277,12 +277,10 @@ def nixos(root: Path) -> Host:
 
 def opt_current(root: Path) -> Host:
     """A driver below /opt/nvidia, of which one is the current one."""
-    host = Host(root, "550.163.01")
-    host.write(f"{REDHAT}/libc.so.6")
-    host.libraries("/opt/nvidia/550.163.01/lib64", SERVER)
-    host.write("/opt/nvidia/550.163.01/bin/nvidia-smi")
+    home = "/opt/nvidia/550.163.01"
+    smi = f"{home}/bin/nvidia-smi"
+    host = server(root, "550.163.01", f"{home}/lib64", libc=REDHAT, smi=smi, firmware="")
     host.link("/opt/nvidia/current", "550.163.01")
-    host.kernel()
     return host
 
 

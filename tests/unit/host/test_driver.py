@@ -111,59 +111,29 @@ def test_a_spec_of_an_earlier_driver_is_stale(tmp_path: Path) -> None:
     assert driver.missing_files(spec) == []
 
 
-# --- by which names the loader finds a library ---
-
-
-def library(root: Path, path: str) -> Path:
-    place = root / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(path)
-    return place.resolve()
-
-
 def put(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")
 
 
-UUID = "GPU-11111111-0000-4000-8000-000000000000"
-
-
-LOADED = "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
-
-
-NOTHING = "Character devices:\n  1 mem\n\nBlock devices:\n  8 sd\n"
-
-
-class MachineWithModprobe:
+class MachineWithModprobe(Host):
     """Its files, and a modprobe that loads what it is given."""
 
     def __init__(self, root: Path, *, loaded: bool) -> None:
-        self.root = root
+        super().__init__(root, "580.95.05")
         self.ran: list[list[str]] = []
         self.why = ""
         (root / "dev").mkdir()
         self.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
         self.write("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n")
-        self.write("proc/devices", NOTHING)
+        self.write("proc/devices", "Character devices:\n  1 mem\n\nBlock devices:\n  8 sd\n")
         if loaded:
-            self.load()
-
-    def write(self, path: str, text: str) -> None:
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-
-    def load(self) -> None:
-        self.write("proc/devices", LOADED)
-        for minor in (1, 0):
-            information = f"GPU UUID: \t {UUID}\nDevice Minor: \t {minor}\n"
-            self.write(f"proc/driver/nvidia/gpus/0000:0{minor}:00.0/information", information)
+            self.kernel()
 
     def run(self, command: Sequence[str]) -> str:
         self.ran.append(list(command))
         if not self.why:
-            self.load()
+            self.kernel()
         return self.why
 
     def node(self, name: str) -> tuple[int, int, int]:
@@ -217,7 +187,8 @@ def test_a_node_of_another_major_is_made_anew(tmp_path: Path) -> None:
     """The major of nvidia-uvm is given out when the module is loaded."""
     machine = MachineWithModprobe(tmp_path, loaded=True)
     made(machine)
-    machine.write("proc/devices", LOADED.replace("511", "510"))
+    loaded = (tmp_path / "proc/devices").read_text()
+    machine.write("proc/devices", loaded.replace("511", "510"))
     assert made(machine) == ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
     assert machine.node("nvidia-uvm") == (510, 0, 0o666)
 
@@ -225,7 +196,7 @@ def test_a_node_of_another_major_is_made_anew(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("plain")
 def test_the_nodes_of_mig_instances_are_made(tmp_path: Path) -> None:
     machine = MachineWithModprobe(tmp_path, loaded=True)
-    machine.write("proc/devices", LOADED.replace("511", "236 nvidia-caps\n511"))
+    machine.kernel(caps=236)
     folder = "proc/driver/nvidia/capabilities"
     access = "DeviceFileMinor: {}\nDeviceFileMode: 292\nDeviceFileModify: {}\n"
     machine.write(f"{folder}/mig/config", access.format(1, 1).replace("292", "256"))
