@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from gpushare import abi
 from libhook.table import coverage
+from tests.compiled import ROOT, figures
 
-from .client import MIB, cu
+from .client import MIB
 from .conftest import HERE, SimulatedContainer, compile_c
 from .container import ProgramContainer
 from .gate import MILLISECOND, WrittenGate
@@ -24,20 +28,43 @@ NOT_SUPPORTED: Final = 801
 LEARNED_AFTER: Final = 3
 #: Every symbol of the list, and what the driver answers to its call.
 STARTS: Final = {
-    symbol: 0 if word == "START" else NOT_SUPPORTED
-    for word, symbol in re.findall(
-        r"^(START|NOT_HERE)\((\w+),", (HERE / "starts.inc").read_text(), re.MULTILINE
+    symbol + form: 0 if word == "START" else NOT_SUPPORTED
+    for word, more, symbol in re.findall(
+        r"^(START|NOT_HERE)(\w*)\((\w+),", (HERE / "starts.inc").read_text(), re.MULTILINE
     )
+    for form in {"", more.lower()}
 }
 
 
 @pytest.fixture(scope="session")
-def starts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """starts.c, which is forked with what uses it."""
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """starts.c, which has the driver that is open where it is loaded."""
     output = tmp_path_factory.mktemp("starts") / "starts.so"
-    library = ctypes.CDLL(str(compile_c(output, "starts.c", "-shared", "-fPIC")))
-    library.starts_given_ns.restype = ctypes.c_uint64
-    return library
+    return compile_c(output, "starts.c", "-shared", "-fPIC")
+
+
+Given = Callable[[], int]
+
+
+@pytest.fixture
+def given_ns(container: ProgramContainer, tmp_path: Path) -> Given:
+    """Return the time of its first card that the driver was ever given, as the machine has it.
+
+    Whatever stands before the driver has no part in this.
+    """
+    context = "((struct sim_device *)0)->cards[0].contexts"
+    asked = {"count": "SIM_CONTEXTS", "bytes": f"sizeof(*{context})"}
+    asked["first"] = "offsetof(struct sim_device, cards[0].contexts[0].submitted_ns)"
+    found = figures(tmp_path, ROOT / "simulator/device.h", asked)
+    first, size, count = (int(found[name]) for name in ("first", "bytes", "count"))
+
+    def given() -> int:
+        with container.device.open("rb") as file:
+            file.seek(first)
+            text = file.read(count * size)
+        return sum(struct.unpack_from("<Q", text, n * size)[0] for n in range(count))
+
+    return given
 
 
 @pytest.fixture
@@ -54,13 +81,17 @@ def gate(container: ProgramContainer) -> WrittenGate:
 
 
 @pytest.fixture
-def program(container: ProgramContainer, starts: ctypes.CDLL) -> Iterator[Rank]:
+def program(container: ProgramContainer, starts: Path) -> Iterator[Rank]:
     """One process that has the driver, and starts work on command."""
+    words: dict[str, object] = {}
 
     def first() -> None:
-        assert starts.starts_open(ctypes.c_void_p(cu.loaded()._handle)) == 0
+        ctypes.CDLL(os.environ["LIBCUDA"], ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(starts))
+        assert library.starts_open() == 0
+        words["starts"] = library
 
-    rank = Rank(container, first, {"starts": starts})
+    rank = Rank(container, first, words)
     yield rank
     rank.end()
 
@@ -88,32 +119,30 @@ def test_all_that_the_table_says_is_gated_is_tried_here() -> None:
 
 
 def test_behind_a_closed_gate_no_work_reaches_the_driver(
-    container: ProgramContainer, gate: WrittenGate, program: Rank, starts: ctypes.CDLL
+    gate: WrittenGate, program: Rank, given_ns: Given
 ) -> None:
-    device = bytes(container.device)
     for symbol, answer in STARTS.items():
         assert program.ask("synchronize()") is None
-        given = starts.starts_given_ns(device)
+        given = given_ns()
         gate.set(abi.GATE_CLOSED)
         program.tell(f"starts.call_{symbol}()")
         assert gate.until(lambda work: work.waiting == 1).forced == 0, symbol
-        assert starts.starts_given_ns(device) == given, symbol
+        assert given_ns() == given, symbol
         gate.set(abi.GATE_OPEN)
         assert program.heard() == answer, symbol
         assert gate.work().waiting == 0, symbol
 
 
 def test_an_open_gate_counts_nothing_and_lets_all_pass(
-    container: ProgramContainer, gate: WrittenGate, program: Rank, starts: ctypes.CDLL
+    gate: WrittenGate, program: Rank, given_ns: Given
 ) -> None:
-    device = bytes(container.device)
     gate.set(abi.GATE_OPEN)
     for symbol, answer in STARTS.items():
-        given = starts.starts_given_ns(device)
+        given = given_ns()
         assert call(program, symbol) == answer, symbol
         # A prefetch takes no time of a simulated card.
         if not answer and "Prefetch" not in symbol:
-            assert starts.starts_given_ns(device) > given, symbol
+            assert given_ns() > given, symbol
     assert gate.work().submitted == 0
 
 
