@@ -17,7 +17,6 @@ UNSEEN = frozenset(
         "managed_memory_moves_between_cards",
         "bound_memory_is_held_by_its_multicast_object",
         "a_process_moves_to_another_card_with_all_that_it_has",
-        "a_kernel_tells_where_its_parameters_are",
         "both_forms_tell_the_same_time_between_events",
     )
 )
@@ -27,7 +26,6 @@ NOT_FOR_TENANTS = {
     "every_name_is_looked_up_as_the_table_says": "other functions are the driver's own",
     "managed_memory_takes_a_card_from_its_use_there_to_its_free": "it is charged when allocated",
     "managed_memory_moves_between_cards": "it is charged when it is allocated",
-    "imported_memory_of_an_ended_maker_is_its_holders": "an import is not charged",
     "each_import_holds_the_memory_by_a_handle_of_its_own": "its size is known from its mappings",
     **dict.fromkeys(
         (

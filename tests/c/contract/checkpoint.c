@@ -110,15 +110,6 @@ static void have_contents(int socket)
 	}
 }
 
-static CUuuid compared(struct peer target)
-{
-	CUuuid uuid;
-
-	say(target.socket, 0);
-	hear_bytes(target.socket, &uuid, sizeof(uuid));
-	return uuid;
-}
-
 /* Wait until a target of have_contents has its contents. */
 static CUuuid card_of(struct peer target)
 {
@@ -126,6 +117,12 @@ static CUuuid card_of(struct peer target)
 
 	hear_bytes(target.socket, &uuid, sizeof(uuid));
 	return uuid;
+}
+
+static CUuuid compared(struct peer target)
+{
+	say(target.socket, 0);
+	return card_of(target);
 }
 
 /* --- cases --- */
@@ -371,20 +368,9 @@ void a_killed_process_leaves_nothing_in_any_state(void)
 
 static CUresult moved(pid_t pid, CUuuid old, CUuuid new)
 {
-	CUuuid others[2];
-	CUcheckpointGpuPair pairs[2];
-
-	for (int i = 0; i < 2; i++) {
-		OK(cuDeviceGetUuid_v2(&others[i], i));
-		pairs[i] = (CUcheckpointGpuPair){others[i], others[i]};
-	}
-	for (int i = 0; i < 2; i++) { /* every card is named, and the two are exchanged */
-		if (memcmp(&pairs[i].oldUuid, &old, sizeof(old)) == 0)
-			pairs[i].newUuid = new;
-		else if (memcmp(&pairs[i].oldUuid, &new, sizeof(new)) == 0)
-			pairs[i].newUuid = old;
-	}
+	CUcheckpointGpuPair pairs[] = {{old, new}, {new, old}}; /* every card is named */
 	CUcheckpointRestoreArgs arguments = {.gpuPairs = pairs, .gpuPairsCount = 2};
+
 	return cuCheckpointProcessRestore(pid, &arguments);
 }
 

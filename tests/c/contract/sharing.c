@@ -122,22 +122,6 @@ void each_import_holds_the_memory_by_a_handle_of_its_own(void)
 	has_grown(own, 0);
 }
 
-void imported_memory_of_an_ended_maker_is_its_holders(void)
-{
-	struct peer maker = peer_start(make_physical);
-	const int fd = hear_fd(maker.socket);
-
-	begin();
-	const struct listed own = listed(getpid());
-	const CUmemGenericAllocationHandle handle = imported(fd);
-
-	close(fd);
-	peer_kill(maker);
-	has_grown(own, SIZE);
-	OK(cuMemRelease(handle));
-	has_grown(own, 0);
-}
-
 /* Says what it has to share by IPC: a large allocation, and two small ones. */
 static void export_memory(int socket)
 {

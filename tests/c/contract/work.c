@@ -125,23 +125,3 @@ void a_managed_variable_is_given_back_with_its_module(void)
 	/* A card takes its memory in such chunks, and keeps some. */
 	CHECK(before <= free_bytes() + 2 * TABLE_BYTES);
 }
-
-void a_kernel_tells_where_its_parameters_are(void)
-{
-	size_t offset, bytes;
-	CUlibrary library;
-	CUkernel kernel;
-
-	begin();
-	OK(cuLibraryLoadData(&library,
-		HEAD ".visible .entry two(.param .u8 flag, .param .align 8 .b8 row[24]) { ret; }\n",
-		NULL, NULL, 0, NULL, NULL, 0));
-	OK(cuLibraryGetKernel(&kernel, library, "two"));
-	OK(cuKernelGetParamInfo(kernel, 1, &offset, &bytes));
-	EQUAL(offset, 8);
-	EQUAL(bytes, 24);
-	OK(cuFuncGetParamInfo((CUfunction)(void *)kernel, 0, &offset, &bytes));
-	EQUAL(offset, 0);
-	EQUAL(bytes, 1);
-	IS(CUDA_ERROR_INVALID_VALUE, cuKernelGetParamInfo(kernel, 2, &offset, &bytes));
-}
