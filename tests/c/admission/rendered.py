@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import yaml
 from packages.vendor_keys import vendor_keys
 
+from tools.admission import Object, Request, decide, failing
 from tools.check.command import ROOT
 
 NAMESPACE = "gpushare-system"
@@ -30,3 +32,22 @@ def translation(mode: str = "annotations", *, nvidia: bool = False) -> dict[str,
         requesting = variables["requesting"]["expression"]
         variables["requesting"]["expression"] = requesting.replace(*patterns)
     return policy
+
+
+def warned(mode: str, file: str, name: str, objects: Iterable[Object]) -> list[str]:
+    """Return what a policy that only warns says of each object, in a cluster of `mode`."""
+    text = (ROOT / "configs/kubernetes" / mode / file).read_text(encoding="utf-8")
+    policy, binding = (one for one in yaml.safe_load_all(text) if one["metadata"]["name"] == name)
+    assert binding["spec"]["validationActions"] == ["Warn"]
+    both = [failing(translation(mode)), failing(policy)]
+    return [" ".join(one.messages) for one in decide(both, map(Request, objects))]
+
+
+def deployment(template: Object) -> Object:
+    """Return a Deployment of pods with the label app=a."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": template},
+    }

@@ -8,7 +8,6 @@ import random
 from typing import Final
 
 import pytest
-import yaml
 from packages.vendor_keys import vendor_keys
 
 from gpushare.manifest import read
@@ -18,11 +17,9 @@ from gpushare.manifest.convert.targets import TARGETS
 from tests.corpus.cases import CASES
 from tests.corpus.claims import LEFT_OUT, Amounts, claimed, meant, others
 from tests.corpus.pods import Object, containers_of, converted, on_node, pods, pods_of
-from tools.admission import Request, decide, failing, mutated
-from tools.check.command import ROOT
+from tools.admission import mutated
 
-from .rendered import translation
-from .test_generated import generated
+from .rendered import deployment, translation, warned
 from .test_translation import TYPICAL, container, pod_of
 
 pytestmark = pytest.mark.needs("admission")
@@ -112,12 +109,6 @@ def test_what_nobody_wrote_is_translated_as_convert_does_or_left() -> None:
     assert len(said) > 50
 
 
-def test_a_pod_nobody_wrote_is_translated_once() -> None:
-    translate = translation("dra", nvidia=True)
-    once = mutated(translate, generated([*vendor_keys()["annotation"]["keys"], "a/b"]))
-    assert mutated(translate, once) == once
-
-
 def only(pod: Object) -> Object:
     (made,) = mutated(translation("dra"), [pod])
     return made
@@ -164,15 +155,7 @@ def test_claims_that_the_pod_has_stay() -> None:
 
 
 def warnings(*objects: Object) -> list[str]:
-    file = ROOT / "configs/kubernetes/dra/claimadmissionpolicy.yaml"
-    bodies = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    (policy,) = (
-        one
-        for one in bodies
-        if one["metadata"]["name"] == "gpushare-left-out" and "Binding" not in one["kind"]
-    )
-    both = [failing(translation("dra")), failing(policy)]
-    return [" ".join(one.messages) for one in decide(both, map(Request, objects))]
+    return warned("dra", "claimadmissionpolicy.yaml", "gpushare-left-out", objects)
 
 
 def test_what_no_name_says_is_warned_of() -> None:
@@ -180,13 +163,7 @@ def test_what_no_name_says_is_warned_of() -> None:
     typed = {"annotations": {"nvidia.com/use-gputype": "A100"}, "labels": {"app": "a"}}
     pod = pod_of(container(limits), metadata={"name": "p", "namespace": "default", **typed})
     template = {"metadata": typed, "spec": pod_of(container(limits))["spec"]}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "d", "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": template},
-    }
-    for said in warnings(pod, deployment):
+    for said in warnings(pod, deployment(template)):
         assert said.startswith("not applied in mode dra: ")
         assert "nvidia.com/priority" in said
         assert "nvidia.com/use-gputype" in said

@@ -12,7 +12,6 @@ from packages.vendor_keys import vendor_keys
 
 from gpushare.manifest import read
 from gpushare.manifest.request import request_on_node
-from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request_policy import Dialects, RequestPolicy
 from tests.corpus.pods import Object
@@ -67,9 +66,9 @@ def generated(annotations: list[str]) -> list[Object]:
     return pods
 
 
-@pytest.mark.parametrize("mode", ["annotations", "plugin"])
-def test_a_pod_is_translated_once(mode: NodeMode) -> None:
-    before = generated(ANNOTATIONS + OTHERS)
+@pytest.mark.parametrize("mode", ["annotations", "plugin", "dra"])
+def test_a_pod_is_translated_once(mode: str) -> None:
+    before = generated(OTHERS if mode == "dra" else ANNOTATIONS + OTHERS)
     once = mutated(translation(mode, nvidia=True), before)
     assert mutated(translation(mode, nvidia=True), once) == once
     assert sum(one != pod for one, pod in zip(once, before, strict=True)) > COUNT / 10

@@ -6,18 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.corpus.cases import CASES
 from tests.corpus.pods import pods
-from tools.admission import Request, decide, failing
-from tools.check.command import ROOT
 
-from .rendered import translation
+from .rendered import deployment, warned
 from .test_translation import TYPICAL, container, pod_of
 
 pytestmark = pytest.mark.needs("admission")
-FILE = ROOT / "configs/kubernetes/plugin/severaladmissionpolicy.yaml"
 TWO = {**TYPICAL, "nvidia.com/gpu": "2"}
 SEVERAL: list[dict[str, Any]] = [
     pod_of(container(TWO)),
@@ -38,10 +34,7 @@ ONE = [
 
 
 def warnings(*objects: dict[str, Any]) -> list[str]:
-    policy, binding = yaml.safe_load_all(FILE.read_text(encoding="utf-8"))
-    assert binding["spec"]["validationActions"] == ["Warn"]
-    both = [failing(translation("plugin")), failing(policy)]
-    return [" ".join(one.messages) for one in decide(both, map(Request, objects))]
+    return warned("plugin", "severaladmissionpolicy.yaml", "gpushare-several-cards", objects)
 
 
 def test_several_cards_are_warned_of_by_name_and_nothing_else_is() -> None:
@@ -64,17 +57,10 @@ def test_of_the_corpus_those_for_several_cards_are_warned_of() -> None:
 
 def test_the_warning_is_seen_when_a_deployment_or_a_cron_job_is_applied() -> None:
     template = {"metadata": {"labels": {"app": "a"}}, "spec": pod_of(container(TWO))["spec"]}
-    selector = {"matchLabels": {"app": "a"}}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "d", "namespace": "default"},
-        "spec": {"selector": selector, "template": template},
-    }
     cron = {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
         "metadata": {"name": "c", "namespace": "default"},
         "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template}}},
     }
-    assert all("several cards" in said for said in warnings(deployment, cron))
+    assert all("several cards" in said for said in warnings(deployment(template), cron))
