@@ -22,20 +22,19 @@ WAIT_MAX_NS: Final = 60 * SECOND
 #: A heartbeat that is never old.
 ALWAYS: Final = 1 << 62
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
-_FUTEX_WAKE: Final = 1
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+_syscall = ctypes.CDLL(None).syscall
 
 
 def wake(word: ctypes.c_uint32) -> None:
     """Wake all that wait for a futex word of a page."""
-    ctypes.CDLL(None).syscall(
-        ctypes.c_long(_SYS_FUTEX),
-        ctypes.byref(word),
-        ctypes.c_int(_FUTEX_WAKE),
-        ctypes.c_int(0x7FFFFFFF),
-        None,
-        None,
-        ctypes.c_int(0),
-    )
+    _syscall(ctypes.c_long(_SYS_FUTEX), ctypes.byref(word), _FUTEX_WAKE, 0x7FFFFFFF, None)
+
+
+def wait(word: ctypes.c_uint32, value: int) -> int:
+    """Wait for the word while it has this value; return 0 if woken."""
+    futex = ctypes.c_long(_SYS_FUTEX), ctypes.byref(word)
+    return int(_syscall(*futex, _FUTEX_WAIT, ctypes.c_uint32(value), None))
 
 
 class StatusWork(NamedTuple):

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
+import mmap
 import os
 import resource
 import select
 import signal
 import struct
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -21,6 +24,7 @@ from gpushare import abi
 from gpushare.daemon import scheduler_sync as schedule_message
 from gpushare.daemon.policy import Share
 from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand
+from tests.c.interposer.gate import wait
 from tests.system.waiting import wait_until
 
 from .tenant import ScheduledTenant, now
@@ -47,31 +51,17 @@ def test_a_gate_that_opens_wakes_its_waiters(scheduler: Scheduler, make: Make) -
     tenant.added_to(scheduler, CAPPED)
     wait_until(lambda: tenant.mode() == abi.GATE_CLOSED)
     epoch = tenant.gate(abi.GATE_EPOCH, wide=False)
-    offset = abi.gate_offset(0) + abi.GATE_EPOCH
-    program = (
-        "import ctypes, mmap, os, sys\n"
-        "file = open(sys.argv[1], 'rb')\n"
-        "libc = ctypes.CDLL(None)\n"
-        "libc.mmap.restype = ctypes.c_void_p\n"
-        f"at = libc.mmap(None, {abi.GRANT_BYTES}, 1, 1, file.fileno(), 0)\n"
-        "print('waits', flush=True)\n"
-        f"libc.syscall({abi_futex()}, ctypes.c_void_p(at + {offset}), 0, {epoch}, None)\n"
-        "print('woken', flush=True)\n"
-    )
-    grant = str(tenant.place / abi.GRANT_NAME)
-    with subprocess.Popen(
-        ["python3", "-c", program, grant], stdout=subprocess.PIPE, text=True
-    ) as waiter:
-        assert waiter.stdout is not None
-        assert waiter.stdout.readline() == "waits\n"
-        wait_until(lambda: "futex" in Path(f"/proc/{waiter.pid}/wchan").read_text())
-        tenant.say(waiting=1)
-        assert waiter.stdout.readline() == "woken\n"
+    with (tenant.place / abi.GRANT_NAME).open("r+b") as file:
+        page = mmap.mmap(file.fileno(), abi.GRANT_BYTES)
+    word = ctypes.c_uint32.from_buffer(page, abi.gate_offset(0) + abi.GATE_EPOCH)
+    woken: list[int] = []
+    waiter = threading.Thread(target=lambda: woken.append(wait(word, epoch)), daemon=True)
+    waiter.start()
+    wait_until(lambda: "futex" in Path(f"/proc/self/task/{waiter.native_id}/wchan").read_text())
+    tenant.say(waiting=1)
+    waiter.join(30)
+    assert woken == [0]
     assert tenant.gate(abi.GATE_EPOCH, wide=False) != epoch
-
-
-def abi_futex() -> int:
-    return {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 
 
 def test_a_closed_gate_gets_a_heartbeat_before_the_scheduler_counts_as_dead(

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -82,18 +82,15 @@ def node(daemon: tuple[fakes.FakeDaemon, SchedulerSync]) -> fakes.FakeDaemon:
 @pytest.fixture
 def bound(node: fakes.FakeDaemon) -> Iterator[Bound]:
     """Open tenants, and bind each to a process of its own."""
-    started: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
 
-    def made(**quota: str) -> HostProcessGrant:
-        tenant = opened(node, **quota)
-        started.append(subprocess.Popen(["sleep", "1000"]))
-        bind(tenant["key"], tenant["id"], started[-1].pid, os.getpid(), node)
-        return tenant
+        def made(**quota: str) -> HostProcessGrant:
+            tenant = opened(node, **quota)
+            pid = stack.enter_context(process())
+            bind(tenant["key"], tenant["id"], pid, os.getpid(), node)
+            return tenant
 
-    yield made
-    for process in started:
-        process.kill()
-        process.wait()
+        yield made
 
 
 def socket_of(node: fakes.FakeDaemon) -> Path:

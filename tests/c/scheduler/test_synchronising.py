@@ -9,10 +9,12 @@ import pytest
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
 from tools.model.machine import MachineModel
-from tools.model.policy import SeenStruct, ShareStruct
+from tools.model.policy import ShareStruct
 from tools.model.programs import synchronising, training
 from tools.model.synchronising import SYNCHRONISING, Judged, judge
 from tools.model.tenant import ModelTenant, Program, Step, Thread
+
+from .test_lending import hides_its_work
 
 
 @functools.cache
@@ -89,12 +91,6 @@ def test_windows_are_back_as_soon_as_tenants_contend(ns: int, capped: bool) -> N
         "b", later(training(ns), after_ns=SECOND, us=60), ShareStruct(700, capped=capped)
     )
     assert abs(share_in_the_first_second(machine, tenant) - 70) <= 2.5
-
-
-def hides_its_work(seen: SeenStruct) -> None:
-    """As a patched library would, from the start."""
-    seen.busy_ns = seen.pending_ns = seen.contexts = 0
-    seen.idle_ns = seen.at_ns
 
 
 @pytest.mark.parametrize("us", [50, 250])
