@@ -243,21 +243,21 @@ def test_without_a_daemon_a_request_is_refused_with_advice(place: LauncherBundle
     assert json.loads(place.log.read_text())["msg"] == ran.said.strip()
 
 
-def test_without_a_daemon_an_images_request_starts_unchanged(place: LauncherBundle) -> None:
-    ran = place.create(WEAK)
-    assert (ran.status, ran.said) == (EXECUTED, "")
-
-
-def test_a_gpu_that_is_there_already_is_not_started_unguarded(place: LauncherBundle) -> None:
-    assert place.create(with_device("/dev/nvidia0")).status == REFUSED
-
-
-def test_a_privileged_container_that_asks_nothing_starts_without_a_daemon(
-    place: LauncherBundle,
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        (WEAK, EXECUTED),
+        (with_device("/dev/nvidia0"), REFUSED),
+        # gpushared's own pod may be one: it has the host's nodes, and must not wait for itself.
+        (privileged(with_device("/dev/nvidia0")), EXECUTED),
+    ],
+)
+def test_without_a_daemon_only_a_gpu_that_is_there_already_is_refused(
+    place: LauncherBundle, spec: Spec, status: int
 ) -> None:
-    """gpushared's own pod may be one: it has the host's nodes, and must not wait for itself."""
-    ran = place.create(privileged(with_device("/dev/nvidia0")))
-    assert (ran.status, ran.said) == (EXECUTED, "")
+    ran = place.create(spec)
+    assert ran.status == status
+    assert bool(ran.said) == (status == REFUSED)
 
 
 # --- a daemon that is being started ---
