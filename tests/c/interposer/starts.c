@@ -6,6 +6,8 @@
 #include "cuda_work.h"
 
 #define BYTES 4096
+#define ONE_THREAD                                                                                 \
+	.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1
 
 static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 			    ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n";
@@ -22,19 +24,8 @@ static void *arguments[] = {&duration};
 static size_t bytes = BYTES, zero, failed;
 static CUmemLocation card = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
 static CUmemcpyAttributes attributes = {.srcAccessOrder = 1};
-static CUlaunchConfig config = {.gridDimX = 1,
-	.gridDimY = 1,
-	.gridDimZ = 1,
-	.blockDimX = 1,
-	.blockDimY = 1,
-	.blockDimZ = 1};
-static CUDA_LAUNCH_PARAMS launches = {.gridDimX = 1,
-	.gridDimY = 1,
-	.gridDimZ = 1,
-	.blockDimX = 1,
-	.blockDimY = 1,
-	.blockDimZ = 1,
-	.kernelParams = arguments};
+static CUlaunchConfig config = {ONE_THREAD};
+static CUDA_LAUNCH_PARAMS launches = {ONE_THREAD, .kernelParams = arguments};
 static CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
 	.dstMemoryType = CU_MEMORYTYPE_DEVICE,
 	.srcPitch = 256,
@@ -77,14 +68,8 @@ static CUmemDecompressParams piece = {.srcNumBytes = BYTES};
 
 static CUresult make_instance(void)
 {
-	const CUDA_KERNEL_NODE_PARAMS node = {.func = kernel,
-		.gridDimX = 1,
-		.gridDimY = 1,
-		.gridDimZ = 1,
-		.blockDimX = 1,
-		.blockDimY = 1,
-		.blockDimZ = 1,
-		.kernelParams = arguments};
+	const CUDA_KERNEL_NODE_PARAMS node = {
+		.func = kernel, ONE_THREAD, .kernelParams = arguments};
 	CUgraph graph;
 	CUgraphNode made = NULL;
 

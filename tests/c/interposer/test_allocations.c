@@ -98,23 +98,11 @@ static void found_by_any_of_its_addresses(void)
 	CHECK(!allocations_find_at(&table, 1 << 20, &found));
 }
 
-static void marks_are_set_and_cleared(void)
-{
-	struct allocation seen;
-
-	CHECK(!allocations_mark(&table, 4096, 1, 0, &seen));
-	CHECK(add(4096, 1));
-	CHECK(allocations_mark(&table, 4096, 5, 0, &seen) && seen.references == 0);
-	CHECK(allocations_mark(&table, 4096, 2, 4, &seen) && seen.references == 5);
-	CHECK(allocations_take(&table, 4096, &seen) && seen.references == 3);
-}
-
 int main(void)
 {
 	TEST(a_handle_given_again_returns_the_old);
 	TEST(agrees_with_an_array);
 	TEST(takes_all_that_end);
 	TEST(found_by_any_of_its_addresses);
-	TEST(marks_are_set_and_cleared);
 	return 0;
 }
