@@ -170,24 +170,16 @@ def test_pods_are_translated_to_claims_from_kubernetes_1_36_on_if_that_is_wanted
     ("values", "place"),
     [
         ({"mode": "mig"}, "mode"),
-        ({"state": "gone"}, "state"),
         ({"modus": "dra"}, "modus"),
         ({"engine": {"name": "docker"}}, "engine/name"),
         ({"image": {"tag": "a b"}}, "image/tag"),
-        ({"image": {"repository": ""}}, "image/repository"),
         ({"configuration": {"kubernetes": {"mode": "dra"}}}, "configuration/kubernetes/mode"),
         ({"configuration": {"max_tenant": 3}}, "max_tenant"),
-        ({"configuration": {"max_tenants": "many"}}, "configuration/max_tenants"),
         ({"configuration": {"max_per_request": {"cores": "many"}}}, "max_per_request/cores"),
         ({"kubeletDir": "kubelet"}, "kubeletDir"),
         ({"admission": {"translate": "v2"}}, "admission/translate"),
-        ({"admission": {"nvidia": "yes"}}, "admission/nvidia"),
-        ({"admission": {"templates": "yes"}}, "admission/templates"),
-        ({"serviceAccount": {"name": ""}}, "serviceAccount/name"),
-        ({"admission": {"validate": "on"}}, "admission/validate"),
         ({"admission": {"validationActions": ["Deny", "Warn"]}}, "admission/validationActions"),
         ({"metrics": {"address": "127.0.0.1"}}, "metrics/address"),
-        ({"metrics": {"group": 0}}, "metrics/group"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
@@ -219,16 +211,6 @@ def test_the_pod_leaves_a_node_whose_driver_the_gpu_operator_unloads() -> None:
     assert value == {"key": OPERATOR_LABEL, "operator": "In", "values": ["true"]}
     assert absent == {"key": OPERATOR_LABEL, "operator": "DoesNotExist"}
     assert "affinity" not in pod({"state": "absent"})
-
-
-def test_nodes_have_simulated_cards_if_the_values_say_so() -> None:
-    def options(values: Any) -> list[str]:
-        words = pod(values)["initContainers"][0]["args"]
-        return [word for word in words if word.startswith(("--simulate", "--cards"))]
-
-    assert options({}) == []
-    simulate = {"profile": "h200", "cards": 2}
-    assert options({"simulate": simulate}) == ["--simulate=h200", "--cards=2"]
 
 
 @pytest.mark.parametrize("mode", MODES)
