@@ -25,8 +25,6 @@ from tests.stack.distribution import DEBIAN13
 from tests.stack.kubelet import StandInKubelet
 from tests.system.waiting import wait_until
 
-from .slices import assert_slice, parse, probing
-
 pytestmark = pytest.mark.needs("debian13")
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,27 +48,6 @@ BYPASS = (
     "spin 4000000 1000000",
 )
 UNLIMITED = "[Unit]\nStartLimitIntervalSec=0\n"
-ANSWER = "/var/answer"
-#: An image of this Debian's systemd, whose only service is the probe.
-SYSTEMD_IMAGE = r"""
-set -eu
-cd "$(mktemp --directory)"
-mkdir -p usr/bin usr/lib usr/lib64 usr/sbin etc/systemd/system proc sys dev run tmp var
-for name in bin lib lib64 sbin; do ln -s usr/$name $name; done
-programs="/usr/lib/systemd/systemd /usr/lib/systemd/systemd-executor $1"
-cp --parents --dereference $programs $(ldd $programs | grep --only-matching '/[^ :]*') .
-echo '[Unit]
-DefaultDependencies=no
-Requires=probe.service' >etc/systemd/system/default.target
-echo "[Unit]
-DefaultDependencies=no
-[Service]
-StandardOutput=truncate:$2
-ExecStart=$1 $3" >etc/systemd/system/probe.service
-shift 3
-cp --parents --dereference "$@" .
-tar --create . | docker import --change 'CMD ["/usr/lib/systemd/systemd"]' - systemd
-"""
 
 
 def of_this_python() -> tuple[Path, ...]:
@@ -334,23 +311,6 @@ def test_a_container_that_bypasses_the_library_is_frozen_in_its_scope(
         wait_until(lambda: "over-quota-killed" in machine.events())
     finally:
         machine("docker", "rm", "--force", "around")
-
-
-def test_a_service_of_a_containers_own_systemd_has_its_share(machine: BootedMachine) -> None:
-    """systemd has a /run of its own, and hands nothing of the container's environment on."""
-    probe = str(machine.stage.installation.probe)
-    asked = " ".join(f'"{command}"' for command in probing(2 * GIB))
-    loaded = map(str, image.loader_files())
-    machine("sh", "-c", SYSTEMD_IMAGE, "sh", probe, ANSWER, asked, *loaded)
-    own = ("--tmpfs", "/run", "--tmpfs", "/tmp", "--stop-signal", "RTMIN+3")
-    groups = ("--cgroupns", "host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup")
-    machine.run("booted", *own, *groups, tag="systemd")
-    try:
-        answer = ("docker", "exec", "booted", "busybox", "cat", ANSWER)
-        wait_until(lambda: machine.call(*answer).stdout.count("alloc") == 2)
-        assert_slice(parse(machine(*answer)), 2 * GIB)
-    finally:
-        machine("docker", "rm", "--force", "booted")
 
 
 def test_gpushare_node_serves_a_kubelet_without_capabilities(machine: BootedMachine) -> None:

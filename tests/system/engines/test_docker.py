@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import tarfile
-
 import pytest
 
 from tests.system.waiting import wait_until
@@ -34,21 +32,6 @@ def test_a_container_gets_its_request(docker: DockerClient) -> None:
 def test_with_flags_of_all_kinds(docker: DockerClient, flags: tuple[str, ...]) -> None:
     with docker.run("flags", *FOUR_GIB, *flags) as tenant:
         holds(tenant)
-
-
-def test_an_image_of_a_container_has_one_empty_folder_of_ours(docker: DockerClient) -> None:
-    archive_path = docker.stage.root / "copy.tar"
-    with docker.background("original", *FOUR_GIB) as name:
-        docker("commit", name, "committed")
-    try:
-        docker("create", "--name", "copy", "--network", "none", "committed")
-        docker("export", "--output", str(archive_path), "copy")
-    finally:
-        docker("rm", "copy")
-        docker("rmi", "committed")
-    with tarfile.open(archive_path) as archive:
-        ours = [member for member in archive if "gpushare/" in f"{member.name}/"]
-    assert [(member.name, member.isdir()) for member in ours] == [(".gpushare", True)]
 
 
 @pytest.mark.gate

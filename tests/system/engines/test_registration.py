@@ -3,25 +3,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomlkit
 
-from gpushare.engines import config_files, containerd, find, query
-from gpushare.engines.config_files import ConfigLocation
+from gpushare.engines import containerd, find
 from tests.stack import Stack
-from tests.stack.distribution import HOST
-from tests.system.waiting import wait_until
 from tests.unit.engines import machine
 
 WITHOUT_CRI = "containerd-docker-ce"
@@ -66,42 +59,6 @@ def test_containerd_accepts_the_file_and_keeps_its_own_settings(
         assert section.pop("default_runtime_name") == "gpushare"
         had.pop("default_runtime_name", None)
     assert said(section) == said(had)
-
-
-def test_docker_knows_it_after_a_reload(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stack(distribution=HOST) as own:
-        for name, value in own.env.items():
-            monkeypatch.setenv(name, value)
-        others = {"runtimes": {"other": {"path": "runc"}}, "default-runtime": "other"}
-        (own.root / "daemon.json").write_text(json.dumps(others))
-        own.start_containerd()
-        own.start_docker()
-        launcher = own.installation.launcher
-        place = find("docker").locate(Path("/"), own.root / "daemon.json")
-        assert query.query_docker(place) == query.RuntimeReport(True, False, launcher)
-        pid = int((own.root / "docker.pid").read_text())
-        for default in (None, False, True, None):
-            change(place, launcher, default)
-            os.kill(pid, signal.SIGHUP)
-            wanted = query.RuntimeReport(False, False)
-            if default is not None:
-                wanted = query.RuntimeReport(True, default, launcher)
-            wait_until(partial(_answers, place, wanted))
-
-
-def _answers(place: ConfigLocation, wanted: query.RuntimeReport) -> bool:
-    return query.query_docker(place) == wanted
-
-
-def change(place: ConfigLocation, launcher: Path, default: bool | None) -> None:
-    """Register `launcher`, or for None take the runtime out."""
-    changes = (
-        config_files.unconfigure(place)
-        if default is None
-        else config_files.configure(place, launcher, default=default)
-    )
-    for one in changes:
-        one.apply()
 
 
 def said(found: Any) -> Any:
