@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ LEFT_OUT = {
 }
 #: The name of the machine, which is in no report: reports are published.
 HOST = "a-machine-of-somebody"
-#: What a machine of the tests need not have, or a driver in a folder has not.
-MAY_BE_MISSING = {"smi", "torch", "host", "runc", "pytorch", "evict", "applications"}
+#: What a machine of the tests need not have, or a driver in a folder has not: PyTorch, nvidia-smi.
+MAY_BE_MISSING = {"smi", "torch", "pytorch", "evict", "applications"}
 
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,42 +52,6 @@ def harm(trace: Path) -> list[str]:
     """Return what a run asked of the simulated driver that may harm others."""
     lines = trace.read_text().splitlines() if trace.exists() else []
     return [line for line in lines if HARM.search(line)]
-
-
-def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
-    out = tmp_path / "report.md"
-    parts = [part for part in PARTS if part not in LEFT_OUT]
-    cards = simulator.create(tmp_path / "cards", cards=2)
-    named = f'echo {HOST} >/proc/sys/kernel/hostname && exec "$@"'
-    trace = tmp_path / "trace"
-    done = subprocess.run(
-        [
-            *("unshare", "--uts", "sh", "-c", named, "sh"),
-            sys.executable,
-            "-m",
-            "tools.gpu",
-            *parts,
-            "--driver",
-            str(device_file.libraries()),
-            "--out",
-            str(out),
-        ],
-        cwd=ROOT,
-        env={"PATH": PATH, **cards.env, TRACE: str(trace)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert not harm(trace)
-    assert HOST not in out.read_text() + out.with_suffix(".json").read_text()
-    sections = json.loads(out.with_suffix(".json").read_text())["sections"]
-    assert [section["title"] for section in sections] == [PARTS[part].title for part in parts]
-    for part, section in zip(parts, sections, strict=True):
-        missing = [row["name"] for row in section["rows"] if row["missing"]]
-        # The simulated MPS server has no limits.
-        known = "the rest of containers"
-        assert part in MAY_BE_MISSING or all(name.startswith(known) for name in missing), missing
 
 
 #: Leaves so many bytes of a card free, until the end of the input.
@@ -209,15 +173,20 @@ def claims(name: str) -> tuple[str, ...]:
     return f"{name} starts", f"{name}: {same}", f"{name} sees its quota", f"{name}: {refused}"
 
 
-def judged(
-    tmp_path: Path, *python: str, section: str = "applications"
-) -> tuple[dict[str, bool], dict[str, str]]:
-    """Return what a section says with the programs in a folder, and which rows are missing."""
-    cards, out = simulator.create(tmp_path / "cards"), tmp_path / "report.md"
+Rows = dict[str, dict[str, Any]]
+
+
+def measured(tmp_path: Path, *python: str, parts: Iterable[str]) -> dict[str, Rows]:
+    """Measure `parts` where the programs in a folder are found; return their rows by name."""
+    cards, out = simulator.create(tmp_path / "cards", cards=2), tmp_path / "report.md"
     driver = ["--driver", str(device_file.libraries()), "--cdi", str(cards.cdi)]
     trace = tmp_path / "trace"
+    named = f'echo {HOST} >/proc/sys/kernel/hostname && exec "$@"'
     done = subprocess.run(
-        [sys.executable, *python, section, *driver, "--out", str(out)],
+        [
+            *("unshare", "--uts", "sh", "-c", named, "sh"),
+            *(sys.executable, *python, *parts, *driver, "--out", str(out)),
+        ],
         cwd=ROOT,
         env={
             "PATH": f"{tmp_path}:{PATH}",
@@ -231,27 +200,39 @@ def judged(
         text=True,
         check=False,
     )
-    assert out.exists(), done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not harm(trace)
-    (written,) = json.loads(out.with_suffix(".json").read_text())["sections"]
-    held = {row["name"]: row["held"] for row in written["rows"] if not row["missing"]}
-    missing = {row["name"]: row["missing"] for row in written["rows"] if row["missing"]}
-    return held, missing
+    assert HOST not in out.read_text() + out.with_suffix(".json").read_text()
+    sections = json.loads(out.with_suffix(".json").read_text())["sections"]
+    assert [section["title"] for section in sections] == [PARTS[part].title for part in parts]
+    return {
+        part: {row["name"]: row for row in section["rows"]}
+        for part, section in zip(parts, sections, strict=True)
+    }
 
 
-def test_an_application_is_judged_by_its_quota(tmp_path: Path) -> None:
+def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
+    """All that is claimed holds there; applications are judged by their quota."""
     (tmp_path / "cupy.py").write_text(CUPY)
     for program in ("llama-cli", "main.py"):
         text = PROGRAM.format(python=sys.executable, folder=str(tmp_path))
         (tmp_path / program).write_text(text)
         (tmp_path / program).chmod(0o755)
-    held, missing = judged(tmp_path, "-m", "tools.gpu")
+    parts = [part for part in PARTS if part not in LEFT_OUT]
+    found = measured(tmp_path, "-m", "tools.gpu", parts=parts)
+    for part, rows in found.items():
+        missing = [name for name, row in rows.items() if row["missing"]]
+        # The simulated MPS server has no limits.
+        known = "the rest of containers"
+        assert part in MAY_BE_MISSING or all(name.startswith(known) for name in missing), missing
+    assert [name for name, row in found["evict"].items() if row["missing"]] == ["PyTorch"]
+    rows = found["applications"]
     expected = (*claims("CuPy"), *claims("llama.cpp"), *claims("ComfyUI")[:3])
-    assert {name: held.get(name) for name in expected} == dict.fromkeys(expected, True), held
-    assert {"vLLM", "SGLang", "NCCL"} <= missing.keys()
-    assert all(
-        why.startswith("not installed: ") for name, why in missing.items() if name != CUDART
-    ), missing
+    assert {name for name, row in rows.items() if row["held"]} == {*expected}
+    whys = {name: row["missing"] for name, row in rows.items() if row["missing"]}
+    assert {"vLLM", "SGLang", "NCCL"} <= whys.keys()
+    del whys[CUDART]
+    assert all(why.startswith("not installed: ") for why in whys.values()), whys
 
 
 #: `python -m tools.gpu` with the programs in the folder of the first argument.
@@ -268,53 +249,8 @@ def test_a_program_with_its_own_runtime_library_is_judged_by_its_quota(tmp_path:
     driver = device_file.libraries() / "libcuda.so.1"
     program = tmp_path / programs.file_name("cudart")
     compiled.compile_c(program, ROOT / "tools/gpu/cudart.c", runtime, driver)
-    held, _ = judged(tmp_path, "-c", MEASURE, str(tmp_path))
-    assert held == dict.fromkeys(claims(CUDART), True)
-
-
-#: As much of PyTorch as is evicted, on the same driver.
-TORCH = """
-import random
-uint8, __version__, version = None, "0", types.SimpleNamespace(cuda="")
-manual_seed = random.seed
-class Tensor:
-    def __init__(self, data, at=None):
-        self.data, self.at, self.nbytes, self.shape = data, at, len(data), [len(data)]
-    def copy_(self, other):
-        assert _driver.cuMemcpyHtoD_v2(self.at, other.data, ctypes.c_size_t(self.nbytes)) == 0
-    def cpu(self):
-        data = bytes(self.nbytes)
-        assert _driver.cuMemcpyDtoH_v2(data, self.at, ctypes.c_size_t(self.nbytes)) == 0
-        return Tensor(data)
-    def __ne__(self, other):
-        return types.SimpleNamespace(sum=lambda: self.data != other.data)
-def randint(most, shape, dtype):
-    return Tensor(random.randbytes(1 << 20) * (shape[0] >> 20))
-def empty(size, dtype, device):
-    at = ctypes.c_void_p()
-    assert _driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)) == 0
-    return Tensor(range(size), at)
-"""
-CONTINUES = "measured-sleeper continues at its next CUDA call, and finds its data as it left it"
-DECIDED = ("gpushared", "the driver")
-
-
-def test_an_eviction_is_measured_beside_the_driver_alone(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(CUPY + TORCH)
-    held, missing = judged(tmp_path, "-m", "tools.gpu", section="evict")
-    assert not missing
-    whole = [
-        f"{who} refuses to evict managed memory, and the program has its data" for who in DECIDED
-    ]
-    for name in ("the driver alone: the program has its data", *whole):
-        assert held.pop(name) is True
-    for program in ("the probe", "PyTorch"):
-        assert held.pop(f"{program}: {CONTINUES}") is True
-        for figure in ("freed on the card, by NVML", "the eviction took", "the restore took"):
-            assert held.pop(f"{program}: {figure}") is None
-    for step in ("lock", "checkpoint", "restore", "unlock"):
-        assert held.pop(f"the driver alone: {step}") is None
-    assert set(held.values()) == {True}, held
+    found = measured(tmp_path, "-c", MEASURE, str(tmp_path), parts=["applications"])
+    assert {name for name, row in found["applications"].items() if row["held"]} == {*claims(CUDART)}
 
 
 def test_a_section_that_goes_on_for_ever_is_cut_short(
