@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -62,20 +62,20 @@ class Freezer:
     def freeze(self, key: str, by: By, why: str) -> None:
         """Freeze tenant `key`; CannotFreeze: nothing was changed."""
         record = self._running(key)
-        before = self._ledger.freezes.of(key)
-        cgroup, group = self._group(record, before)
+        group = self._group(record)
         is_set = group.is_set()
         if is_set and self._ledger.freezes.by(key, by):
             return
         # Ours to thaw, unless another program has it frozen.
-        thaws = next((freeze.thaws for freeze in before if freeze.cgroup == cgroup), not is_set)
-        self._note(record, FreezeRecord(key, by, why, time.time(), cgroup=cgroup, thaws=thaws))
+        thaws = next((freeze.thaws for freeze in self._ledger.freezes.of(key)), not is_set)
+        self._note(record, FreezeRecord(key, by, why, time.time(), thaws=thaws))
         try:
             still = group.freeze()
         except OSError as error:
             self._ledger.freezes.drop(key, by)
             raise CannotFreeze(f"{record.title} cannot be frozen: {error}") from error
-        log("tenant-frozen", **record.identity, by=by, reason=why, cgroup=cgroup, still=still)
+        how = {"by": by, "reason": why, "cgroup": record.cgroup}
+        log("tenant-frozen", **record.identity, **how, still=still)
         self._changed()
 
     def release(self, key: str, by: By, who: By | None = None) -> bool:
@@ -92,11 +92,10 @@ class Freezer:
             freeze.by for freeze in self._ledger.freezes.of(key) if freeze.by not in {by, "stop"}
         ]
         thaws = not others and own.thaws
-        group = cgroup_freezer(own.cgroup, Cgroups.mounted()) if thaws else None
-        if group is not None:
-            group.thaw()
-        self._ledger.freezes.drop(key, by)
         record = self._ledger.entries.get(key)
+        if record is not None and thaws:
+            _thaw(record.cgroup)
+        self._ledger.freezes.drop(key, by)
         if record is not None:
             log("tenant-thawed", **record.identity, by=who or by, left=others, ours=thaws)
         self._changed()
@@ -118,11 +117,11 @@ class Freezer:
         A second promise never postpones the first.
         """
         record = self._running(key)
-        cgroup, _ = self._group(record, ())
+        self._group(record)
         due, earlier = boottime() + after_seconds, self._ledger.freezes.by(key, "stop")
         if earlier is not None:
             due = min(due, earlier.due)
-        self._note(record, FreezeRecord(key, "stop", why, time.time(), due, cgroup))
+        self._note(record, FreezeRecord(key, "stop", why, time.time(), due))
 
     def adopt(self) -> None:
         """Set right what an earlier daemon left: see the top."""
@@ -139,13 +138,12 @@ class Freezer:
     def _adopt_frozen(self, record: TenantRecord) -> None:
         """Note that a tenant is frozen, where its cgroup is and no record says why."""
         try:
-            cgroup, group = self._group(record, ())
+            group = self._group(record)
         except CannotFreeze:
             return
         if group.is_set():
-            freeze = FreezeRecord(record.key, "unknown", _FOUND, time.time(), cgroup=cgroup)
-            self._note(record, freeze)
-            log("tenant-found-frozen", "warning", **record.identity, cgroup=cgroup)
+            self._note(record, FreezeRecord(record.key, "unknown", _FOUND, time.time()))
+            log("tenant-found-frozen", "warning", **record.identity, cgroup=record.cgroup)
 
     def enforce(self) -> None:
         """Freeze tenants again that another thawed, and kill those that are to be killed."""
@@ -162,10 +160,8 @@ class Freezer:
                     self._kill(record, kill.why)
                 elif self._ledger.is_frozen(key):
                     self._freeze_again(record, freezes)
-                elif self._ledger.freezes.by(key, "unknown"):
-                    _, group = self._group(record, freezes)
-                    if not group.is_set():  # another program thawed it
-                        self._ledger.freezes.drop(key, "unknown")
+                elif self._ledger.freezes.by(key, "unknown") and not self._group(record).is_set():
+                    self._ledger.freezes.drop(key, "unknown")  # another program thawed it
             except (CannotFreeze, OSError) as error:
                 log("tenant-freeze-failed", "error", **record.identity, error=str(error))
 
@@ -180,18 +176,9 @@ class Freezer:
             raise CannotFreeze(f"{record.title} is still starting; try again when it is running")
         return record
 
-    def _group(
-        self, record: TenantRecord, freezes: tuple[FreezeRecord, ...]
-    ) -> tuple[str, CgroupFreezer]:
-        """Return the cgroup to freeze: that which is frozen already, where it is."""
-        groups = self._own(record)
-        frozen = (freeze.cgroup for freeze in freezes if freeze.cgroup in groups)
-        cgroup = next(frozen, next(iter(groups)))
-        return cgroup, groups[cgroup]
-
-    def _own(self, record: TenantRecord) -> dict[str, CgroupFreezer]:
+    def _group(self, record: TenantRecord) -> CgroupFreezer:
         try:
-            return freezable_groups(record, self._ledger.entries, Cgroups.mounted())
+            return freezable_group(record, self._ledger.entries, Cgroups.mounted())
         except CannotFreeze as error:
             if processes.find_process(record.pid) is None:
                 raise CannotFreeze(f"{record.title} has ended") from error
@@ -205,27 +192,26 @@ class Freezer:
             self._ledger.freezes.forget(record.key)
 
     def _freeze_again(self, record: TenantRecord, freezes: tuple[FreezeRecord, ...]) -> None:
-        cgroup, group = self._group(record, freezes)
-        left = Cgroups.mounted().processes(cgroup)
+        group = self._group(record)
+        left = Cgroups.mounted().processes(record.cgroup)
         # Under v1 they would be kept from ending.
         if group.is_set() or all(map(processes.is_being_killed, left)):
             return
         for freeze in freezes:
             # The program that froze it before us has thawed it: from now on it is ours to thaw.
-            if freeze.by not in NOT_FREEZES and (not freeze.thaws or freeze.cgroup != cgroup):
-                self._note(record, replace(freeze, cgroup=cgroup, thaws=True))
+            if freeze.by not in NOT_FREEZES and not freeze.thaws:
+                self._note(record, replace(freeze, thaws=True))
         group.freeze()
-        log("tenant-refrozen", "warning", **record.identity, cgroup=cgroup)
+        log("tenant-refrozen", "warning", **record.identity, cgroup=record.cgroup)
 
     def _kill(self, record: TenantRecord, why: str) -> None:
-        """End it, in whichever of its groups that can be done; the others are thawed for it."""
+        """End it. Where v1 stands beside v2, an engine's pause is v1's, and may be in the way."""
         if self._postpones_kill(record, self.enforce):
             return
-        group, *others = self._own(record).values()
+        group = self._group(record)
         ended = group.kill(0.0)
         if not ended:
-            for other in others:
-                other.thaw()
+            _thaw(f"{FREEZER}:{_path(record)}")
             ended = group.kill(_KILL_SECONDS)
         if ended:
             log("tenant-killed", "warning", **record.identity, reason=why)
@@ -234,42 +220,36 @@ class Freezer:
             log("tenant-kill-retried", "warning", **record.identity, reason=why)
 
 
-# A tenant's cgroup. To freeze it takes one that has all of its processes and no others, perhaps in
-# another hierarchy than its record names, where the same runtime put them. No path is trusted to be
-# the tenant's.
+# A tenant's cgroup. The one in its record has all of its processes and no others, and is in a
+# hierarchy that can freeze, if the runtime made one there.
 
 UNIFIED: Final = ""
 FREEZER: Final = "freezer"
-#: By hierarchy, the better first: in v2 a kill is one write, and where it stands beside v1 an
-#: engine's own pause, which is v1's there, stays apart from ours.
 _KINDS: Final[Mapping[str, tuple[Callable[[Path], CgroupFreezer], str]]] = {
     UNIFIED: (CgroupV2Freezer, "cgroup.freeze"),
     FREEZER: (CgroupV1Freezer, "freezer.state"),
 }
 
 
-def freezable_groups(
+def freezable_group(
     record: TenantRecord, records: Mapping[str, TenantRecord], cgroups: Cgroups
-) -> dict[str, CgroupFreezer]:
-    """Return the groups that hold `record`'s processes and no others', by "hierarchy:path".
-
-    The better first; CannotFreeze, with the reason, where there is none. Of a tenant that has just
-    ended it may be any.
-    """
+) -> CgroupFreezer:
+    """Return the group that holds `record`'s processes and no others'; CannotFreeze."""
     if not record.cgroup:
         raise CannotFreeze(f"{record.title} shares its cgroup with other processes")
-    _refuse_shared(record, records)
-    groups, reasons = {}, []
-    for cgroup in _candidates(record):
-        group = cgroup_freezer(cgroup, cgroups)
-        why = "is not there" if group is None else _why_not(cgroup, record, cgroups)
-        if group is None or why:
-            reasons.append(f"{cgroup} {why}")
-        else:
-            groups[cgroup] = group
-    if not groups:
-        raise CannotFreeze(f"{record.title} cannot be frozen: {'; '.join(reasons)}")
-    return groups
+    hierarchy, _, path = record.cgroup.partition(":")
+    for other in records.values():
+        name, _, its = other.cgroup.partition(":")
+        if other.key == record.key or other.state == "none" or name != hierarchy:
+            continue
+        if f"{its}/".startswith(f"{path}/"):
+            raise CannotFreeze(
+                f"{record.title} cannot be frozen: {other.title} is in its cgroup {path}"
+            )
+    group = cgroup_freezer(record.cgroup, cgroups)
+    if group is None:
+        raise CannotFreeze(f"{record.title} cannot be frozen: {record.cgroup} has no freezer")
+    return group
 
 
 def cgroup_freezer(cgroup: str, cgroups: Cgroups) -> CgroupFreezer | None:
@@ -282,70 +262,30 @@ def cgroup_freezer(cgroup: str, cgroups: Cgroups) -> CgroupFreezer | None:
     return kind(directory) if (directory / file).exists() else None
 
 
-def _candidates(record: TenantRecord) -> Iterator[str]:
-    """Yield where the tenant may be: its own cgroup, its path elsewhere, where its process is."""
-    hierarchy, _, path = record.cgroup.partition(":")
-    now = processes.cgroups_of(record.pid)
-    for name in _KINDS:
-        paths = [path]
-        # A runtime may have put it under another path there. In its own hierarchy a process that
-        # has moved (systemd in a container, to init.scope) is beneath, and is not all of it.
-        if name != hierarchy and name in now and not _is_beneath(now[name], path):
-            paths.append(now[name])
-        yield from (f"{name}:{place}" for place in paths)
+def _thaw(cgroup: str) -> None:
+    """Thaw a group, if it is there."""
+    group = cgroup_freezer(cgroup, Cgroups.mounted())
+    if group is not None:
+        group.thaw()
 
 
-def _refuse_shared(record: TenantRecord, records: Mapping[str, TenantRecord]) -> None:
-    hierarchy, _, path = record.cgroup.partition(":")
-    for other in records.values():
-        name, _, its = other.cgroup.partition(":")
-        if other.key != record.key and name == hierarchy and its and _is_beneath(its, path):
-            raise CannotFreeze(
-                f"{record.title} cannot be frozen: {other.title} is in its cgroup {path}"
-            )
-
-
-def _why_not(cgroup: str, record: TenantRecord, cgroups: Cgroups) -> str:
-    """Return why `cgroup` is not the tenant's own; "" where it is.
-
-    Its own cgroup needs no look at the processes, whose number is the tenant's choice. Otherwise
-    each is looked at once, in both hierarchies: one that is just being forked is in both.
-    """
-    if cgroup == record.cgroup:
-        return ""
-    own, _, own_path = record.cgroup.partition(":")
-    other, _, path = cgroup.partition(":")
-    for pid in {*cgroups.processes(cgroup), *cgroups.processes(record.cgroup)}:
-        paths = processes.cgroups_of(pid)
-        if not paths:
-            continue  # it has ended
-        is_tenants = _is_beneath(paths.get(own, "/"), own_path)
-        is_inside = _is_beneath(paths.get(other, "/"), path)
-        if is_inside and not is_tenants:
-            name = processes.name_of(pid)
-            return f"holds process {pid} ({name}), which does not belong to the container"
-        if is_tenants and not is_inside:
-            return f"does not contain its process {pid} ({processes.name_of(pid)})"
-    return ""
-
-
-def _is_beneath(path: str, parent: str) -> bool:
-    return path == parent or path.startswith(f"{parent.rstrip('/')}/")
+def _path(record: TenantRecord) -> str:
+    return record.cgroup.partition(":")[2]
 
 
 def is_frozen(record: TenantRecord) -> bool:
     """Whether the cgroup of a running tenant is frozen, whoever did it."""
-    path = record.cgroup.partition(":")[2]
-    groups = (cgroup_freezer(f"{hierarchy}:{path}", _hierarchies()) for hierarchy in _KINDS)
+    path, mounted = _path(record), _hierarchies()
+    groups = (cgroup_freezer(f"{hierarchy}:{path}", mounted) for hierarchy in _KINDS)
     return record.state == "bound" and any(group.is_frozen() for group in groups if group)
 
 
 def runs_unbound(record: TenantRecord) -> bool:
-    """Whether something runs in a container that is not bound: reserved, or with a remote GPU."""
+    """Whether something runs in a container that is not bound."""
     return (
         record.state != "bound"
-        and bool(record.cgroup)
-        and Cgroups.mounted().is_populated(record.cgroup)
+        and record.cgroup != ""
+        and _hierarchies().is_populated(record.cgroup)
     )
 
 
@@ -354,9 +294,9 @@ def kill_unbound(record: TenantRecord, freezing: Worker, killed: Callable[[], No
     log("tenant-start-abandoned", "warning", tenant=record.key, id=record.id, cgroup=record.cgroup)
 
     def kill() -> None:
-        cgroups, path = Cgroups.mounted(), record.cgroup.partition(":")[2]
-        for hierarchy in (UNIFIED, FREEZER):
-            group = cgroup_freezer(f"{hierarchy}:{path}", cgroups)
+        cgroups = Cgroups.mounted()
+        for hierarchy in _KINDS:
+            group = cgroup_freezer(f"{hierarchy}:{_path(record)}", cgroups)
             if group is not None:
                 group.kill(_KILL_SECONDS)
         killed()
@@ -365,7 +305,7 @@ def kill_unbound(record: TenantRecord, freezing: Worker, killed: Callable[[], No
 
 
 #: In cgroup v1, where every runtime puts a container; else in the one of v2.
-_HIERARCHIES: Final = ("devices", "")
+_HIERARCHIES: Final = (FREEZER, UNIFIED)
 
 
 def own_path(cgroups_path: object, identity: str) -> str:

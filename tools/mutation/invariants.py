@@ -309,12 +309,10 @@ INVARIANTS: Final = (
     ),
     Invariant(
         "A cgroup with a process of another is not frozen.",
-        f"{_DAEMON}/freezer.py",
-        "if is_inside and not is_tenants:",
-        "if is_inside and not paths:",
-        (
-            f"{_TESTS}/test_binding.py::test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name",
-        ),
+        f"{_DAEMON}/identity/processes.py",
+        " and path != others.get(name):",
+        ":",
+        (f"{_TESTS}/test_binding.py::test_only_a_cgroup_that_the_container_alone_has_is_frozen",),
     ),
     # --- in the tenant's process ---
     Invariant(

@@ -29,9 +29,10 @@ TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _MOST_BYTES: Final = 1 << 20
 _MOST_PATH: Final = 256
 _PF_FORKNOEXEC: Final = 0x40  # linux/sched.h; the flags in /proc/PID/stat
-# Which of v1's hierarchies names a container best: one that every runtime puts containers into and
-# that no tenant can leave. "" is the unified one.
-_PREFERRED: Final = ("", "devices", "pids", "memory", "name=systemd", "freezer", "cpu")
+#: The hierarchies that name a container best: first those that can freeze it, the unified one ("")
+#: before v1's. There a kill is one write, and an engine's own pause, which is v1's where both are,
+#: stays apart from ours. Every runtime puts containers into them, and no tenant can leave them.
+PREFERRED: Final = ("", "freezer", "devices", "pids", "memory", "name=systemd", "cpu")
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
     `others` are the paths of a process that is not the tenant's (the hook's, the daemon's).
     """
     paths = cgroups_of(pid)
-    names = [*_PREFERRED, *sorted(set(paths) - set(_PREFERRED))]
+    names = [*PREFERRED, *sorted(set(paths) - set(PREFERRED))]
     for name in names:
         path = paths.get(name, "/")
         if path != "/" and not path.startswith("/..") and path != others.get(name):

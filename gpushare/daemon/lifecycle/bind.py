@@ -151,6 +151,6 @@ def _cgroup(record: TenantRecord, pid: int, peer_pid: int) -> str:
         # Made by `gpushare run` itself; any other is shared with the user's other programs.
         own = f"/gpushare/{record.id}"
         paths = processes.cgroups_of(pid)
-        return next((f"{name}:{path}" for name, path in paths.items() if path == own), "")
+        return next((f"{name}:{own}" for name in processes.PREFERRED if paths.get(name) == own), "")
     others = processes.cgroups_of(peer_pid) if peer_pid != pid else {}
     return processes.own_cgroup(pid, others)

@@ -406,7 +406,6 @@ class FreezeRecord:
     why: str
     since: float  # seconds since the epoch
     due: float = 0.0  # the time of the kill, of CLOCK_BOOTTIME
-    cgroup: str = ""  # the one that was frozen, "hierarchy:path"
     thaws: bool = True  # gpushared may thaw it; it was not frozen before
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.client import Client
-from gpushare.daemon.freezer import freezable_groups
+from gpushare.daemon.freezer import FREEZER, cgroup_freezer
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
-from gpushare.daemon.store.record import TenantRecord
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
@@ -56,10 +55,9 @@ def is_frozen(bundle: Bundle) -> bool:
     """Whether the kernel has the tenant's group frozen, for whatever reason."""
     found = bundle.tenant
     paths = cgroups_of(found["pid"])
-    name = "" if paths[""] != "/" else "devices"
-    cgroup = f"{name}:{paths[name]}"
-    entry = TenantRecord(found["key"], "bound", found["id"], pid=found["pid"], cgroup=cgroup)
-    return any(one.is_set() for one in freezable_groups(entry, {}, Cgroups.mounted()).values())
+    name = "" if paths[""] != "/" else FREEZER
+    group = cgroup_freezer(f"{name}:{paths[name]}", Cgroups.mounted())
+    return group is not None and group.is_set()
 
 
 @pytest.mark.gate

@@ -15,7 +15,7 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon import freezer
-from gpushare.daemon.freezer import CannotFreeze, freezable_groups
+from gpushare.daemon.freezer import CannotFreeze, freezable_group
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.lifecycle import create, release
@@ -26,6 +26,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.operations import MalformedRequest
 from gpushare.quota.errors import QuotaError
+from tests.system.waiting import wait_until
 from tests.system.waiting import wait_until
 
 from .bundles import BundleToCreate
@@ -422,8 +423,6 @@ class Tree:
                 folder /= part
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / FILES[name]).touch()
-            with (folder / "cgroup.procs").open("a") as file:
-                file.write(f"{pid}\n")
 
 
 @pytest.fixture(params=[V1, V2, HYBRID])
@@ -433,80 +432,46 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return made
 
 
-def tenant(tree: Tree, path: str, pid: int = 7) -> TenantRecord:
-    first = "" if tree.hierarchies == V2 else "devices"
-    return replace(entry(), state="bound", pid=pid, cgroup=f"{first}:{path}")
+def tenant(tree: Tree, pid: int = 7) -> TenantRecord:
+    """Return a tenant whose process was put into the tree, beside a runtime elsewhere."""
+    others = dict.fromkeys(HYBRID, "/shared")
+    return replace(entry(), state="bound", pid=pid, cgroup=processes.own_cgroup(pid, others))
 
 
-def found(tree: Tree, one: TenantRecord, *others: TenantRecord) -> list[str]:
+def found(tree: Tree, one: TenantRecord, *others: TenantRecord) -> Path:
     entries = {other.key: other for other in (one, *others)}
-    return list(freezable_groups(one, entries, tree.cgroups))
-
-
-def wanted(tree: Tree, path: str) -> list[str]:
-    return [f"{name}:{path}" for name in ("", "freezer") if name in tree.hierarchies]
+    return freezable_group(one, entries, tree.cgroups).directory
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_containers_cgroup_is_found_as_each_runtime_names_it(tree: Tree, path: str) -> None:
     tree.put(7, path)
-    tree.put(8, f"{path}/nested/deeper")
-    tree.put(9, "/docker/other")
-    assert found(tree, tenant(tree, path)) == wanted(tree, path)
-
-
-@pytest.mark.parametrize("tree", [HYBRID], indirect=True)
-def test_another_path_in_the_hierarchy_of_the_freezer_is_looked_up(tree: Tree) -> None:
-    tree.put(7, {"devices": "/docker/a", "freezer": "/elsewhere/a", "": "/user.slice"})
-    tree.put(8, {"devices": "/", "freezer": "/", "": "/user.slice"})
-    assert found(tree, tenant(tree, "/docker/a")) == ["freezer:/elsewhere/a"]
+    name = "unified" if "" in tree.hierarchies else "freezer"
+    assert found(tree, tenant(tree)) == tree.root / name / path.removeprefix("/")
 
 
 @pytest.mark.parametrize("tree", [V1, HYBRID], indirect=True)
-def test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its own hierarchy it is alone; in those that freeze it is beside its shim."""
-    monkeypatch.setattr(processes, "name_of", lambda pid: f"program-{pid}")
-    shared = dict.fromkeys(tree.hierarchies[1:], "/shared")
-    tree.put(7, {"devices": "/docker/a", **shared})
-    tree.put(8, {"devices": "/", **shared})
-    with pytest.raises(
-        CannotFreeze, match=r"process 8 \(program-8\), which does not belong to the container"
-    ):
-        found(tree, tenant(tree, "/docker/a"))
-
-
-@pytest.mark.parametrize("tree", [V1], indirect=True)
-def test_a_cgroup_that_leaves_one_of_its_processes_out_is_refused(tree: Tree) -> None:
-    tree.put(7, "/docker/a")
-    tree.put(8, {"devices": "/docker/a", "freezer": "/"})
-    with pytest.raises(CannotFreeze, match="does not contain its process 8"):
-        found(tree, tenant(tree, "/docker/a"))
+def test_only_a_cgroup_that_the_container_alone_has_is_frozen(tree: Tree) -> None:
+    tree.put(7, {"devices": "/docker/a", "freezer": "/elsewhere/a", "": "/shared"})
+    assert found(tree, tenant(tree)) == tree.root / "freezer/elsewhere/a"
+    tree.put(7, {"devices": "/docker/a", "freezer": "/shared", "": "/shared"})
+    with pytest.raises(CannotFreeze, match="devices:/docker/a has no freezer"):
+        found(tree, tenant(tree))
 
 
 def test_the_root_cgroup_belongs_to_no_tenant(tree: Tree) -> None:
     tree.put(7, "/")
-    with pytest.raises(CannotFreeze):
-        found(tree, tenant(tree, "/"))
     with pytest.raises(CannotFreeze, match="shares its cgroup"):
-        found(tree, replace(tenant(tree, "/"), cgroup=""))
+        found(tree, tenant(tree))
 
 
 @pytest.mark.parametrize("inner", ["/pod/a", "/pod/a/inner"])
 def test_a_tenant_with_another_tenant_in_its_cgroup_is_refused(tree: Tree, inner: str) -> None:
     tree.put(7, "/pod/a")
     tree.put(8, inner)
-    other = replace(tenant(tree, inner, pid=8), key="1" * 16, name="inner")
+    other = replace(tenant(tree, pid=8), key="1" * 16, name="inner")
     with pytest.raises(CannotFreeze, match="inner is in its cgroup"):
-        found(tree, tenant(tree, "/pod/a"), other)
-
-
-def test_a_reused_pid_is_not_followed(tree: Tree) -> None:
-    """Its first process has ended, and its PID belongs to an unrelated process."""
-    tree.put(8, "/docker/a")
-    tree.put(7, "/user.slice/stranger")
-    assert found(tree, tenant(tree, "/docker/a")) == wanted(tree, "/docker/a")
+        found(tree, tenant(tree), other)
 
 
 def test_a_rootless_tenant_gets_no_whole_card(node: FakeDaemon) -> None:

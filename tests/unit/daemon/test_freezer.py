@@ -21,7 +21,6 @@ from gpushare.daemon.operator import run_state
 from gpushare.daemon.store.record import FreezeRecord, TenantState
 from gpushare.daemon.views.rows import interventions
 from gpushare.daemon.views.tenant_status import tenant_status
-from gpushare.host.cgroups import CgroupFreezer
 from gpushare.protocol.rows import RUN_STATES
 
 from . import fakes
@@ -72,11 +71,6 @@ class FakeCgroup:
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> FakeCgroup:
     made = FakeCgroup()
-
-    def own_groups(*_: object) -> dict[str, CgroupFreezer]:
-        return {CGROUP: made}
-
-    monkeypatch.setattr(module, "freezable_groups", own_groups)
     monkeypatch.setattr(module, "cgroup_freezer", lambda *_: made)
     monkeypatch.setattr(processes.Cgroups, "processes", lambda *_: [4, 5])
     monkeypatch.setattr(processes, "is_being_killed", lambda pid: pid == 5)
@@ -183,7 +177,7 @@ def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
     add(node, state="reserved")
     refused("is still starting")
     add(node)
-    monkeypatch.setattr(module, "freezable_groups", Mock(side_effect=CannotFreeze("it shares")))
+    monkeypatch.setattr(module, "freezable_group", Mock(side_effect=CannotFreeze("it shares")))
     monkeypatch.setattr(processes, "find_process", lambda pid: processes.Process(pid, 5, 1, 1))
     refused("it shares")
     monkeypatch.setattr(processes, "find_process", lambda _: None)
