@@ -71,7 +71,6 @@ def _parts(
     return tuple(
         TenantCardUsage(
             holder.file,
-            holder.title,
             card,
             allocation.burst_limit_bytes,
             holder.reserved_cores(allocation, node.policy_of(allocation.uuid)),
@@ -86,7 +85,7 @@ def _of_claims(namespace: str, node: Node, ledger: Ledger) -> tuple[TenantCardUs
     claims = [claim for claim in ledger.claims.values() if claim.namespace == namespace]
     tenants = ledger.entries.values()
     return tuple(
-        TenantCardUsage(use.key, use.tenant, card, use.quota_bytes, use.cores)
+        TenantCardUsage(use.key, card, use.quota_bytes, use.cores)
         for card in node.loaded().cards
         for use in reservations(card.uuid, claims, tenants, node.policy_of(card.uuid))
         if use.quota_bytes or use.cores

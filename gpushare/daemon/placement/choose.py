@@ -3,7 +3,7 @@
 
 Each card is checked by itself (`find_obstacle`), a set of cards by what the request may have of all
 of them together (Bounds); of the sets that may be taken the strategy takes its first. A refusal
-states for every card why it was not chosen, and gives only advice that would help.
+states for every card why it was not chosen.
 
 | request | the set that is taken |
 |---|---|
@@ -20,7 +20,6 @@ the same in all of it is decided by the index. All sets are looked at; where tho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations, islice
 from typing import Final, TypeAlias
 
@@ -63,14 +62,14 @@ def place_request(
     }
     fitting = [capacity for capacity in named if capacity.card.uuid not in obstacles]
     if len(fitting) < wanted:
-        less_helps = _less_helps(request, named)
-        raise NoRoom(refusal_text(request, wanted, named, obstacles, less_helps=less_helps))
+        raise NoRoom(refusal_text(request, wanted, named, obstacles))
     taken = _first_set(request, fitting, wanted, links, _bound(request))
     if taken is None:
         best = _first_set(request, fitting, wanted, links)
         over = _over(request, best or ())
         assert over is not None
-        raise NoRoom(refusal_of_set(request, over, less_helps=_less_helps(request, named)))
+        fixes = [*_fixes(request, [over]), "see gpushare ps"]
+        raise NoRoom(f"no card can be allocated for {request}: {over.text}; {_either(fixes)}")
     in_order = sorted(taken, key=lambda capacity: capacity.card.index)
     sizes = ((of.card, request.bytes_of(of.card), request.cores_of(of)) for of in in_order)
     return tuple(PlacedCard(*size, request.whole) for size in sizes)
@@ -87,19 +86,6 @@ def _over(request: PlacementRequest, taken: Sequence[CardCapacity]) -> Obstacle 
     """Return why a set of cards may not be had together; None where it may."""
     return request.bounds.why_not_all(
         [(capacity.card, request.wanted_of(capacity)) for capacity in taken]
-    )
-
-
-def _less_helps(request: PlacementRequest, named: Sequence[CardCapacity]) -> bool:
-    """Whether the smallest possible request would get one card."""
-    if request.whole:
-        return False
-    none = replace(request, memory_percent=None, memory_limit_bytes=None, cores=0)
-    sizes = {capacity.context_bytes + 1 for capacity in named}
-    return any(
-        find_obstacle(little, capacity) is None and _over(little, [capacity]) is None
-        for little in (replace(none, memory_bytes=size) for size in sizes)
-        for capacity in named
     )
 
 
@@ -129,17 +115,11 @@ def refusal_text(
     wanted: int,
     capacities: Sequence[CardCapacity],
     why: Mapping[str, Obstacle],
-    *,
-    less_helps: bool,
 ) -> str:
-    """Return why fewer than `wanted` of `capacities` can be taken; `why` is by the card's UUID.
-
-    `less_helps`: the smallest possible request would get a card.
-    """
+    """Return why fewer than `wanted` of `capacities` can be taken; `why` is by the card's UUID."""
     cards, fits = [capacity.card for capacity in capacities], Obstacle("fits")
     listed = "; ".join(f"card {card.index} {why.get(card.uuid, fits).text}" for card in cards)
-    reasons = [why[card.uuid] for card in cards if card.uuid in why]
-    fixes = _fixes(request, [reason for reason in reasons if less_helps or reason.fix != LESS])
+    fixes = _fixes(request, [why[card.uuid] for card in cards if card.uuid in why])
     if wanted > 1:
         fit = len(capacities) - len(why)
         some = f"{wanted} whole cards" if request.whole else f"{wanted} cards with {request} each"
@@ -171,15 +151,6 @@ def _fixes(request: PlacementRequest, why: Sequence[Obstacle]) -> list[str]:
 
 def _either(fixes: Sequence[str]) -> str:
     return fixes[0] if len(fixes) == 1 else f"{', '.join(fixes[:-1])} or {fixes[-1]}"
-
-
-def refusal_of_set(request: PlacementRequest, over: Obstacle, *, less_helps: bool) -> str:
-    """Return why no set of cards may be taken, though each by itself could be: `over` of all."""
-    advice = _fixes(request, [over] if less_helps else [])
-    return (
-        f"no card can be allocated for {request}: {over.text}; "
-        f"{_either([*advice, 'see gpushare ps'])}"
-    )
 
 
 MOST_SETS: Final = 20_000
@@ -254,7 +225,7 @@ class _Ranking:
 def find_obstacle(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
     """Return why `capacity` cannot be taken, as the end of "card 0 ..."; None when it can."""
     return (
-        _closed(request, capacity)
+        _closed(capacity)
         or _listed(request, capacity)
         or _incapable(request, capacity)
         or _of_mode(request, capacity)
@@ -265,7 +236,7 @@ def find_obstacle(request: PlacementRequest, capacity: CardCapacity) -> Obstacle
     )
 
 
-def _closed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
+def _closed(capacity: CardCapacity) -> Obstacle | None:
     if capacity.health != "ok":
         return Obstacle(f"is unhealthy: {capacity.health}")
     if capacity.card.is_divided:
@@ -275,11 +246,10 @@ def _closed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
     if capacity.cordoned is None:
         return None
     why = f" ({capacity.cordoned})" if capacity.cordoned else ""
-    helps = find_obstacle(request, replace(capacity, cordoned=None)) is None
     fix = f"gpushare card uncordon {capacity.card.index}"
     if capacity.rule.cordoned_by:
         fix = f"change the {capacity.rule.cordoned_by}"
-    return Obstacle(f"is cordoned{why}", fix if helps else "")
+    return Obstacle(f"is cordoned{why}", fix)
 
 
 def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
@@ -290,8 +260,7 @@ def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
         key, how = "deny", "is in deny"
     else:
         return None
-    helps = find_obstacle(replace(request, allow=(), deny=()), capacity) is None
-    return Obstacle(f"({card.model}) {how}", f"change {key}{request.where(key)}" if helps else "")
+    return Obstacle(f"({card.model}) {how}", f"change {key}{request.where(key)}")
 
 
 MIG: Final = "mig"
@@ -319,9 +288,7 @@ def _incapable(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | 
     wanted = ",".join(request.compute_capability)
     has = "unknown" if card.capability is None else ".".join(map(str, card.capability))
     text = f"({card.model}) has compute capability {has}, and {wanted} is requested"
-    others = replace(request, compute_capability=())
-    helps = find_obstacle(others, capacity) is None
-    return Obstacle(text, f"change {key}{request.where(key)}" if helps else "")
+    return Obstacle(text, f"change {key}{request.where(key)}")
 
 
 def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
@@ -406,9 +373,11 @@ def _too_little(request: PlacementRequest, capacity: CardCapacity) -> Obstacle |
         )
     if wanted > capacity.available_bytes:
         text = capacity_text(capacity) if request.shows_holders else available_text(capacity)
-        return Obstacle(text, LESS, "memory")
+        return Obstacle(
+            text, LESS if capacity.available_bytes > capacity.context_bytes else "", "memory"
+        )
     if request.cores_of(capacity) > capacity.cores_available:
         holders = cores_text(capacity) if request.shows_holders else ""
         left = f"has {capacity.cores_available} % of its compute left{holders}"
-        return Obstacle(left, LESS, "cores")
+        return Obstacle(left, LESS if capacity.cores_available else "", "cores")
     return None

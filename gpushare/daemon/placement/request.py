@@ -8,7 +8,7 @@ namespace or user have of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -21,15 +21,12 @@ from gpushare.quota.request import Percent
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest
 from gpushare.quota.size import format_size
 
-_SHOWN = 8  # tenants that a refusal names
-
 
 @dataclass(frozen=True)
 class TenantCardUsage:
     """The part of one card that a tenant of the same namespace, or user, has already."""
 
-    key: str
-    tenant: str
+    key: str  # of the tenant
     card: Card
     memory_bytes: int = 0
     cores: int = 0
@@ -64,7 +61,17 @@ class Bounds:
 
     def why_not_all(self, wanted: Sequence[tuple[Card, CardRequest]]) -> Obstacle | None:
         """Return why `wanted` is more than may be had of all cards; None: it may."""
-        return next(self._over_total(self.max_per_node, wanted), None)
+        most, parts = self.max_per_node, self.parts
+        cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in wanted}
+        cores = sum(part.cores for part in parts) + sum(need.cores for _, need in wanted)
+        size = sum(part.memory_bytes for part in parts) + sum(need.most_bytes for _, need in wanted)
+        bounds = (
+            ("cards", len(cards), most.cards),
+            ("tenants", len({part.key for part in parts}) + 1, most.tenants),
+            ("cores", cores, most.cores),
+            ("memory", size, most.memory_bytes),
+        )
+        return self._first_over(bounds, "it would give", most)
 
     def _over_ceiling(self, wanted: CardRequest, card: Card) -> Obstacle | None:
         if self.memory_is_set:
@@ -85,55 +92,30 @@ class Bounds:
     def _over_together(self, wanted: CardRequest, card: Card) -> Obstacle | None:
         most = self.max_per_card
         held = [part for part in self.parts if part.card.uuid == card.uuid]
-        cores = sum(part.cores for part in held) + wanted.cores
-        if most.cores is not None and cores > most.cores and not self.cores_are_set:
-            holders = [f"{part.tenant} {part.cores}" for part in held if part.cores]
-            amount = f"{cores} % of its compute"
-            return self._too_much(amount, f"{most.cores} %", "cores", holders)
-        if most.tenants is not None and len(held) + 1 > most.tenants:
-            holders = [part.tenant for part in held]
-            return self._too_much(f"{len(held) + 1} parts", str(most.tenants), "tenants", holders)
-        if self.memory_is_set:
-            return None
         size = sum(part.memory_bytes for part in held) + wanted.most_bytes
-        holders = [f"{part.tenant} {format_size(part.memory_bytes)}" for part in held]
-        for bound, key in (
-            (most.memory_bytes, "memory"),
-            (_part(most.memory_percent, card), "memory_percent"),
-        ):
-            if bound is not None and size > bound:
-                return self._too_much(format_size(size), format_size(bound), key, holders)
-        return None
-
-    def _too_much(self, all_of_it: str, most: str, key: str, holders: list[str]) -> Obstacle:
-        limit = f"{most}{self.max_per_card.source(key)}"
-        text = f"would give {self.whose} {all_of_it} in all, above {limit}"
-        if key == "tenants":
-            return Obstacle(text + _having(holders))
-        return Obstacle(text + _having(holders), LESS, "cores" if key == "cores" else "memory")
-
-    def _over_total(
-        self, most: MaxPerNode, wanted: Sequence[tuple[Card, CardRequest]]
-    ) -> Iterator[Obstacle]:
-        """Yield each bound of `most` that is passed on all cards together."""
-        parts = self.parts
-        names = {part.key: part.tenant for part in parts}
-        cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in wanted}
-        cores = sum(part.cores for part in parts) + sum(need.cores for _, need in wanted)
-        size = sum(part.memory_bytes for part in parts) + sum(need.most_bytes for _, need in wanted)
         bounds = (
-            ("cards", len(cards), most.cards, _count_of_cards(parts)),
-            ("tenants", len(names) + 1, most.tenants, list(names.values())),
-            ("cores", cores, None if self.cores_are_set else most.cores, _sums(parts, "cores")),
-            ("memory", size, None if self.memory_is_set else most.memory_bytes, _sums(parts, "")),
+            ("cores", sum(part.cores for part in held) + wanted.cores, most.cores),
+            ("tenants", len(held) + 1, most.tenants),
+            ("memory", size, most.memory_bytes),
+            ("memory_percent", size, _part(most.memory_percent, card)),
         )
-        for key, value, bound, holders in bounds:
-            if bound is not None and value > bound:
-                all_of = " of all cards together" if key in {"memory", "cores"} else ""
-                shown = f"{_shown(key, value)}{all_of}"
-                limit = f"{_shown(key, bound)}{most.source(key)}"
-                text = f"{self.whose} would have {shown}, above {limit}{_having(holders)}"
-                yield Obstacle(text, LESS if key in {"memory", "cores"} else "", key)
+        return self._first_over(bounds, "would give", most)
+
+    def _first_over(
+        self,
+        bounds: Iterable[tuple[str, int, int | None]],
+        text: str,
+        most: MaxPerCard | MaxPerNode,
+    ) -> Obstacle | None:
+        """Return the first of `bounds` (a key, what there would be in all, the bound) passed."""
+        for key, value, bound in bounds:
+            name = key.removesuffix("_percent")
+            is_set = {"memory": self.memory_is_set, "cores": self.cores_are_set}.get(name)
+            if bound is not None and value > bound and not is_set:
+                limit = f"{_shown(name, bound)}{most.source(key)}"
+                text = f"{text} {self.whose} {_shown(name, value)} in all, above {limit}"
+                return Obstacle(text, "" if is_set is None else LESS, name)
+        return None
 
 
 def _shown(key: str, value: int) -> str:
@@ -142,33 +124,6 @@ def _shown(key: str, value: int) -> str:
     if key == "cores":
         return f"{value} % of the compute"
     return f"{value} {key if value != 1 else key.removesuffix('s')}"
-
-
-def _sums(parts: Sequence[TenantCardUsage], key: str) -> list[str]:
-    sums: dict[str, int] = {}
-    for part in parts:
-        more = part.cores if key == "cores" else part.memory_bytes
-        sums[part.tenant] = sums.get(part.tenant, 0) + more
-    return [
-        f"{tenant} {size if key == 'cores' else format_size(size)}"
-        for tenant, size in sums.items()
-        if size
-    ]
-
-
-def _count_of_cards(parts: Sequence[TenantCardUsage]) -> list[str]:
-    on: dict[str, list[str]] = {}
-    for part in parts:
-        on.setdefault(part.tenant, []).append(str(part.card.index))
-    return [f"{tenant} on {' '.join(cards)}" for tenant, cards in on.items()]
-
-
-def _having(holders: list[str]) -> str:
-    """Return `: train 8 GiB, serve 4 GiB and 2 more`; empty where no tenant has any."""
-    if not holders:
-        return ""
-    more = len(holders) - _SHOWN
-    return f": {', '.join(holders[:_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
 def _part(percent: Percent | None, card: Card) -> int | None:

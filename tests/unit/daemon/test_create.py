@@ -588,12 +588,12 @@ MODELS = ("H200", "H200", "A100-PCIE-40GB")
         (
             "max_per_node",
             [{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "5GiB"}],
-            "team would have 21 GiB of all cards together, above 20 GiB (namespaces.team.max_per",
+            "it would give namespace team 21 GiB in all, above 20 GiB (namespaces.team.max_per",
         ),
         (
             "max_per_node",
             [{"memory": "1GiB", "cores": "60"}] * 2 + [{"memory": "1GiB", "cores": "1"}],
-            "would have 121 % of the compute of all cards together, above 120 % of the compute (",
+            "would give namespace team 121 % of the compute in all, above 120 % of the compute (",
         ),
         (
             "max_per_card",
@@ -606,7 +606,7 @@ MODELS = ("H200", "H200", "A100-PCIE-40GB")
         (
             "max_per_card",
             [{"memory": "1GiB", "cores": "30", "devices": "0"}] * 2,
-            "would give namespace team 60 % of its comp",
+            "would give namespace team 60 % of the comp",
         ),
     ],
 )

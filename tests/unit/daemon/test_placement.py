@@ -220,7 +220,7 @@ CLOSE = Links(
 
 def bounded(gib: int, **bounds: object) -> PlacementRequest:
     """Return a request that has 8 GiB of card 4 already."""
-    mine = (TenantCardUsage("k", "a", FIVE[4].card, 8 * GIB, 20),)
+    mine = (TenantCardUsage("k", FIVE[4].card, 8 * GIB, 20),)
     return share(gib, bounds=replace(Bounds(parts=mine), **bounds))  # type: ignore[arg-type]
 
 
