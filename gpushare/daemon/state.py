@@ -87,7 +87,6 @@ class DaemonState:
     durations: Durations = field(default_factory=Durations)
     history: History | None = None
     metrics_history: MetricsHistory | None = None
-    sweeping: threading.Lock = field(default_factory=threading.Lock)  # of refused containers
     prepared_images: PreparedImages = field(default_factory=PreparedImages)
     creating: KeyLocks = field(default_factory=KeyLocks)  # by a tenant's key
     started: float = field(default_factory=time.time)  # seconds since the epoch

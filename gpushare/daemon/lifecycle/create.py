@@ -171,6 +171,9 @@ class _Creation:
             pod=pod.name,
             pod_uid=pod.uid,
             labels=container_names.recorded_labels(self._annotations, state.node.config.labels),
+            created=time.time(),
+            maker=bundle.maker,  # the end of the create finds one that is gone
+            maker_starttime=(bundle.maker and processes.start_time(bundle.maker)) or 0,
         )
 
     def run(self) -> dict[str, Any]:
@@ -217,17 +220,12 @@ class _Creation:
 
     def _applicant(self, request: ContainerRequest) -> TenantIdentity:
         bundle, original, node = self._bundle, self._original, self._node
-        cgroup = ""  # of a container that its launcher is to bind
-        if bundle.binds and node.config.bind == LAUNCHER:
-            path = original.at("linux", "cgroupsPath")
-            cgroup = expected_cgroup(path, bundle.identity, bundle.maker)
+        is_bound = bundle.binds and node.config.bind == LAUNCHER  # by its launcher
         record = replace(
             self._record,
             claim="" if request.grant is None else request.grant.claim,
             claim_requests=() if request.grant is None else request.grant.requests,
-            maker=bundle.maker,  # the end of the create finds one that is gone
-            maker_starttime=(bundle.maker and processes.start_time(bundle.maker)) or 0,
-            cgroup=cgroup,
+            cgroup=self._cgroup() if is_bound else "",
         )
         limit = original.at("linux", "resources", "memory", "limit")
         return TenantIdentity(
@@ -240,6 +238,11 @@ class _Creation:
             # OCI runtime spec, config-linux.md, Memory.
             memory_max_bytes=limit if isinstance(limit, int) and limit > 0 else 0,
         )
+
+    def _cgroup(self) -> str:
+        """Return the cgroup that the container will have; "": not known."""
+        path = self._original.at("linux", "cgroupsPath")
+        return expected_cgroup(path, self._bundle.identity, self._bundle.maker)
 
     def _read_request(self) -> ContainerRequest:
         """Return what the container requests, from whatever source, and the effective request."""
@@ -304,17 +307,13 @@ class _Creation:
         state.in_start(lambda: release_earlier(self._record, state))
         with closing(ImageView(bundle.rootfs_fd)) as image:
             changes, notes = gpu.edits(original, image, self._node)
-        path = original.at("linux", "cgroupsPath")  # whoever would bind it: nothing is bound here
-        cgroup = expected_cgroup(path, bundle.identity, bundle.maker)
         record = replace(
-            # Without a cgroup, only its bundle says when it ends.
-            self._applicant(request).record if cgroup else self._record,
-            cgroup=cgroup,
+            self._record,
+            cgroup=self._cgroup(),
             isolation=REMOTE,
             why=gpu.why,
             quota=to_record(request.quota.requested),
             notes=truncated_notes((*request.effective.notes, *notes)),
-            created=time.time(),
         )
         bundle.check()
         spec.store(bundle.bundle_fd, edits.apply(original, changes), self._loaded)
@@ -338,7 +337,7 @@ class _Creation:
         spec.store(bundle.bundle_fd, wanted, self._loaded)
         if effective is not None:
             notes = truncated_notes(effective.notes)
-            record = replace(self._record, why=effective.why, notes=notes)
+            record = replace(self._record, cgroup=self._cgroup(), why=effective.why, notes=notes)
             state.in_start(lambda: self._ledger.add(record))
             log(
                 "tenant-not-allocated",

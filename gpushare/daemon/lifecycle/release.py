@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
@@ -39,6 +39,7 @@ from gpushare.host import cgroups
 from gpushare.oci.bounded_read import read_at_most
 
 _PROC: Final = Path("/proc")
+_SHOWN_SECONDS: Final = 3600.0  # a container without a part of this node, whose cgroup is not known
 _MOST_BYTES: Final = 1 << 20  # of a mountinfo
 _KILLED_SECONDS: Final = 1.0  # for the kernel to end a process that only waits
 # After which what looked stranded is looked at again: much longer than crun takes between deleting
@@ -81,44 +82,11 @@ def kill_abandoned_init(record: TenantRecord) -> None:
         os.close(pidfd)
 
 
-def sweep_refusals(state: DaemonState) -> threading.Event:
-    """Release containers without a part of this node that are no more.
-
-    The bundles of most have gone with them. Of one with a remote GPU, the maker and the cgroup say
-    it too: podman keeps a bundle as long as the container.
-
-    A bundle may be on a file system that never answers, so neither the decide thread looks there,
-    nor more than one other thread. The event that is returned is set when they are released.
-    """
-    done = threading.Event()
-    if not state.sweeping.acquire(blocking=False):
-        return done
-
-    def sweep() -> None:
-        try:
-            records = state.ledger.entries.values()
-            refusals = [record for record in records if record.state == "none"]
-            stale = [
-                record
-                for record in refusals
-                if not Path(record.bundle).is_dir()
-                or (is_abandoned(record) and not runs_unbound(record))
-            ]
-        finally:
-            state.sweeping.release()
-        if stale:
-            state.decide.submit(lambda: release(stale))
-        else:
-            done.set()
-
-    def release(stale: list[TenantRecord]) -> None:
-        for record in stale:
-            if state.ledger.entries.get(record.key) is record:
-                state.ledger.release(record.key)
-        done.set()
-
-    state.requests.submit(sweep)
-    return done
+def is_over(record: TenantRecord) -> bool:
+    """Whether a container without a part of this node is no more, or has long been shown."""
+    if not record.cgroup:
+        return time.time() - record.created > _SHOWN_SECONDS
+    return is_abandoned(record) and not runs_unbound(record)
 
 
 def release_tenant(key: str, state: DaemonState, why: str) -> None:
@@ -247,7 +215,6 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     listen_again(state)
     state.limits.retry()
     state.names.submit(lambda: container_edits.sweep_compat(state.node, state.ledger))
-    sweep_refusals(state)
     with suppress(NoDriver):  # kept in node.driver_fault, which status shows
         take_over_changed_driver(state.node)
 
@@ -263,6 +230,8 @@ def _look_again(record: TenantRecord, state: DaemonState) -> None:
     # The cgroup is read last: for each of 200 reservations, all starts would wait for seconds.
     elif record.state == "reserved" and boottime() >= record.expires and not runs_unbound(record):
         release_tenant(record.key, state, "it did not start in time")
+    elif record.state == "none" and is_over(record):
+        state.ledger.release(record.key)
 
 
 def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:

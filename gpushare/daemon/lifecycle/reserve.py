@@ -142,7 +142,7 @@ def release_earlier(applicant: TenantRecord, state: DaemonState) -> None:
     record = state.ledger.entries.get(applicant.key)
     if record is None:
         return
-    if runs_unbound(record):
+    if record.state == "reserved" and runs_unbound(record):
         fix = "wait until gpushared has killed it"
         raise NoRoom(f"an earlier start of container {record.title} has left a process; {fix}")
     if record.state == "bound":

@@ -62,7 +62,6 @@ from gpushare.quota.keys import KEYS, read
 from gpushare.quota.request import ValueSource
 
 _FIELDS: Final = {row.name: row.fields() for row in OPERATIONS.values()}
-_SWEEP_SECONDS: Final = 0.2
 _MOST_NAME: Final = 128
 
 
@@ -240,14 +239,11 @@ class Operations:
     # --- tenants ---
 
     def tenants(self, everything: bool) -> ControlReply:
-        # Also those that got no GPU, but for those that are no more.
-        ledger = self._state.ledger
-        if everything or any(record.is_remote for record in ledger.entries.values()):
-            release.sweep_refusals(self._state).wait(_SWEEP_SECONDS)
         records = [
             record
-            for record in ledger.entries.values()
-            if everything or record.state != "none" or record.is_remote
+            for record in self._state.ledger.entries.values()
+            if record.state != "none"
+            or ((everything or record.is_remote) and not release.is_over(record))
         ]
         named = tenant_names.with_names(records, self._state)
         lookups = StatusLookups(self._state.node, self._state.ledger)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,6 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.operations import MalformedRequest
 from gpushare.quota.errors import QuotaError
-from tests.system.waiting import wait_until
 from tests.system.waiting import wait_until
 
 from .bundles import BundleToCreate
@@ -162,6 +162,30 @@ def test_a_directory_that_stays_does_not_keep_the_daemon_from_starting(
     monkeypatch.setattr(node.mounts, "remove", full)
     release.adopt_tenants(node, node.freezer)
     assert node.mounts.made() == ["0" * 16]
+
+
+def shown(node: FakeDaemon) -> list[str]:
+    """Return the ids that `gpushare ps -a` lists."""
+    return [row["id"] for row in node.ask("tenants", os.getuid(), all=True)]
+
+
+def test_a_container_that_got_nothing_is_shown_while_it_runs(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    running = TenantRecord(
+        "0" * 16, "none", "x", cgroup=CGROUP, created=now, maker=1 << 22, maker_starttime=1
+    )
+    node.ledger.add(running)
+    node.ledger.add(replace(running, key="1" * 16, id="no cgroup", cgroup=""))
+    monkeypatch.setattr(processes.Cgroups, "is_populated", lambda *_: True)
+    release.reconcile_tenants(node, node.freezer)
+    assert shown(node) == ["x", "no cgroup"]
+    monkeypatch.setattr(processes.Cgroups, "is_populated", lambda *_: False)
+    assert shown(node) == ["no cgroup"]
+    monkeypatch.setattr(time, "time", lambda: now + 3601)
+    release.reconcile_tenants(node, node.freezer)
+    assert not node.ledger.entries
 
 
 def test_the_next_container_gets_the_reservation_of_a_dead_runtime(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,19 +90,8 @@ def test_a_library_of_the_image_is_not_replaced(
     assert str(engine / NEEDED) not in mounted(container).values()
 
 
-def test_the_tenant_is_listed_until_its_container_ends(node: FakeDaemon, tmp_path: Path) -> None:
-    container = BundleToCreate(tmp_path / "b", REMOTE)
-    container.create(node)
-    row = node.ask("tenants", everything=False)[0]
-    assert (row["state"], row["isolation"], row["cards"]) == ("none", "remote", [])
-    assert row["reason"] == "remote server lab (10.0.0.5:14833)"
-    assert row["created"] > 0
-    shutil.rmtree(container.folder)
-    assert node.ask("tenants", everything=False) == {}
-
-
 @pytest.mark.parametrize("binds", [True, False])  # False: `runc run`, or bind: hook
-def test_podman_keeps_the_bundle_of_a_container_that_has_ended(
+def test_the_tenant_is_listed_until_its_container_ends(
     node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, binds: bool
 ) -> None:
     linux = {"cgroupsPath": "/machine/4f1c"}
@@ -112,9 +100,13 @@ def test_podman_keeps_the_bundle_of_a_container_that_has_ended(
     monkeypatch.setattr(processes, "start_time", lambda _: None)  # its runtime has made it
     with monkeypatch.context() as patch:
         patch.setattr(Cgroups, "is_populated", lambda *_: True)
-        release.sweep_refusals(node)
-    assert node.ledger.entries
-    release.sweep_refusals(node)
+        release.reconcile_tenants(node, node.freezer)
+        row = node.ask("tenants", everything=False)[0]
+    assert (row["state"], row["isolation"], row["cards"]) == ("none", "remote", [])
+    assert row["reason"] == "remote server lab (10.0.0.5:14833)"
+    assert row["created"] > 0
+    assert node.ask("tenants", everything=False) == {}
+    release.reconcile_tenants(node, node.freezer)
     assert not node.ledger.entries
 
 
