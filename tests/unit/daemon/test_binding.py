@@ -456,8 +456,8 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return made
 
 
-def tenant(tree: Tree, pid: int = 7) -> TenantRecord:
-    """Return a tenant whose process was put into the tree, beside a runtime elsewhere."""
+def tenant(pid: int = 7) -> TenantRecord:
+    """Return a tenant of that process, whose runtime is elsewhere."""
     others = dict.fromkeys(HYBRID, "/shared")
     return replace(entry(), state="bound", pid=pid, cgroup=processes.own_cgroup(pid, others))
 
@@ -471,31 +471,31 @@ def found(tree: Tree, one: TenantRecord, *others: TenantRecord) -> Path:
 def test_a_containers_cgroup_is_found_as_each_runtime_names_it(tree: Tree, path: str) -> None:
     tree.put(7, path)
     name = "unified" if "" in tree.hierarchies else "freezer"
-    assert found(tree, tenant(tree)) == tree.root / name / path.removeprefix("/")
+    assert found(tree, tenant()) == tree.root / name / path.removeprefix("/")
 
 
 @pytest.mark.parametrize("tree", [V1, HYBRID], indirect=True)
 def test_only_a_cgroup_that_the_container_alone_has_is_frozen(tree: Tree) -> None:
     tree.put(7, {"devices": "/docker/a", "freezer": "/elsewhere/a", "": "/shared"})
-    assert found(tree, tenant(tree)) == tree.root / "freezer/elsewhere/a"
+    assert found(tree, tenant()) == tree.root / "freezer/elsewhere/a"
     tree.put(7, {"devices": "/docker/a", "freezer": "/shared", "": "/shared"})
     with pytest.raises(CannotFreeze, match="devices:/docker/a has no freezer"):
-        found(tree, tenant(tree))
+        found(tree, tenant())
 
 
 def test_the_root_cgroup_belongs_to_no_tenant(tree: Tree) -> None:
     tree.put(7, "/")
     with pytest.raises(CannotFreeze, match="shares its cgroup"):
-        found(tree, tenant(tree))
+        found(tree, tenant())
 
 
 @pytest.mark.parametrize("inner", ["/pod/a", "/pod/a/inner"])
 def test_a_tenant_with_another_tenant_in_its_cgroup_is_refused(tree: Tree, inner: str) -> None:
     tree.put(7, "/pod/a")
     tree.put(8, inner)
-    other = replace(tenant(tree, pid=8), key="1" * 16, name="inner")
+    other = replace(tenant(pid=8), key="1" * 16, name="inner")
     with pytest.raises(CannotFreeze, match="inner is in its cgroup"):
-        found(tree, tenant(tree), other)
+        found(tree, tenant(), other)
 
 
 def test_a_rootless_tenant_gets_no_whole_card(node: FakeDaemon) -> None:
