@@ -106,7 +106,8 @@ def reload(session: Session) -> None:
     This requires root. `systemctl reload gpushared` does the same and writes the result to the log.
     gpushared applies all changes or none. If the file has an error, the exit status is 1, as that
     of `gpushare config check`. If it changes a key that requires a restart (run_dir, state_dir,
-    library_dir, runtime_mount_namespace, read_group, driver.cdi_spec, history, kubernetes.cdi_dir,
+    library_dir, runtime_mount_namespace, read_group, driver.cdi_spec, history, metrics_history,
+    kubernetes.cdi_dir,
     timing.driver_timeout_seconds and timing.non_tenant_half_life_seconds), it is 3. In both cases
     the previous configuration remains in effect. Existing allocations do not change. Ceilings and
     defaults apply to new requests.

@@ -249,7 +249,7 @@ def _lock(config: Config) -> int:
 def _metrics_history(state: DaemonState) -> MetricsHistory:
     """Return what keeps the metrics history's process running, as soon as the loop does."""
     history = MetricsHistory(
-        lambda: process_arguments(state.node.config, reload.read_gid(state.node.config))
+        process_arguments(state.node.config, reload.read_gid(state.node.config))
     )
     state.loop.call(history.check)
     state.loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, history.check)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,13 +34,12 @@ _MOST_BYTES: Final = 4096
 
 
 class MetricsHistory:
-    """The process, as `arguments` has it; None: there is to be none. `fault` says what is wrong."""
+    """The process with `arguments`; None: there is to be none. `fault` says what is wrong."""
 
-    def __init__(self, arguments: Callable[[], Sequence[str] | None]) -> None:
+    def __init__(self, arguments: Sequence[str] | None) -> None:
         self.fault = ""
         self._arguments = arguments
         self._child: subprocess.Popen[bytes] | None = None
-        self._running: Sequence[str] | None = None  # its arguments
         self._backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, _STEADY_SECONDS)
         self._not_before = 0.0
 
@@ -51,22 +50,19 @@ class MetricsHistory:
 
     def check(self) -> None:
         """Take what the process says, and have one run as it is to."""
-        wanted = self._arguments()
         if self._child is not None:
-            self._look(self._child, wanted)
-        elif wanted is None:
-            self.fault = ""
-        elif time.monotonic() >= self._not_before:
-            self._start(wanted)
+            self._look(self._child)
+        elif self._arguments is not None and time.monotonic() >= self._not_before:
+            self._start(self._arguments)
 
     def close(self) -> None:
         """Have the process end, without waiting for it, and start none."""
-        self._arguments = lambda: None
-        self.check()
+        self._arguments = None
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
 
     def _start(self, arguments: Sequence[str]) -> None:
         self._backoff.note_start()
-        self._running = arguments
         try:
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, _SOURCES, *arguments],
@@ -78,25 +74,20 @@ class MetricsHistory:
         except OSError as error:
             self._failed(f"{sys.executable}: {error.strerror}")
 
-    def _look(self, child: subprocess.Popen[bytes], wanted: Sequence[str] | None) -> None:
+    def _look(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         if wait_readable(child.stdout.fileno()):
             said = os.read(child.stdout.fileno(), _MOST_BYTES).decode(errors="replace")
             self._tell((said.splitlines() or [self.fault])[-1])
-        if wanted != self._running:
-            child.stdin.close()  # and go on when it has ended
         status = child.poll()
         if status is None:
             return
         self._child = None
         child.stdin.close()
         child.stdout.close()
-        if wanted == self._running:
-            name = f"signal {signal.Signals(-status).name}" if status < 0 else ""
-            self._failed(f"its process has ended ({name or f'exit status {status}'})")
-        else:
-            self.check()
+        name = f"signal {signal.Signals(-status).name}" if status < 0 else ""
+        self._failed(f"its process has ended ({name or f'exit status {status}'})")
 
     def _failed(self, fault: str) -> None:
         """Start another one: soon, and later each time where it ends again soon."""

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,7 @@ class WatchedHistory:
 
     def __init__(self, folder: Path) -> None:
         self.config = Config(run_dir=folder / "run", state_dir=folder)
-        self.gid: int | None = None
-        self.history = MetricsHistory(lambda: process_arguments(self.config, self.gid))
+        self.history = MetricsHistory(process_arguments(self.config, None))
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Check again and again, as the daemon does, until it is so."""
@@ -51,13 +51,16 @@ def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
-def test_another_configuration_is_another_process(kept: WatchedHistory) -> None:
+def test_a_process_that_is_killed_is_started_again(kept: WatchedHistory) -> None:
     first = kept.pid()
-    kept.config = replace(kept.config, metrics_days=30, metrics_bytes=1 << 30)
-    kept.gid = 7
+    os.kill(first, signal.SIGKILL)
+    kept.until(lambda: "ended (signal SIGKILL)" in kept.history.fault)
     second = kept.pid(but=first)
-    # In the middle of an exec a process has no command line.
-    wait_until(lambda: command_line(second)[-3:] == ["30", str(1 << 30), "7"])
-    kept.config = replace(kept.config, metrics_days=0)
-    kept.until(lambda: not kept.history.pid)
-    kept.until(lambda: not kept.history.fault)
+    kept.until(lambda: "gpushared is not running" in kept.history.fault)
+    assert command_line(second)[-5:] == [
+        str(kept.config.socket),
+        str(kept.config.state_dir / "metrics-history"),
+        "7",
+        "",
+        "",
+    ]
