@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits import CardAccounts, reclaim_rounds
+from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.placement.model import (
@@ -181,6 +181,9 @@ def _resolved(
         )
     parts = (_allocation(part, changed, record, quota, state.node) for part in record.allocations)
     changed = replace(changed, allocations=tuple(parts))
+    if record.is_off_card and changed.allocations != record.allocations:
+        fix = "restore it first (gpushare restore)"
+        raise NotResizable(f"{record.title} is evicted, and has no part of a card to change; {fix}")
     if _memory(changed) != _memory(record):
         _refuse_without_memory(changed, record, quota, state)
     if _compute(changed) != _compute(record):
@@ -255,7 +258,7 @@ def _refuse_without_memory(
         return
     state.ledger.integrity.refuse()
     for _ in reclaim_rounds():
-        capacities = _capacities_for(record, state.accounts)
+        capacities = state.accounts.capacities()
         if not state.limits.reclaim(more, capacities):
             break
     for capacity in capacities:
@@ -314,25 +317,6 @@ def _memory(record: TenantRecord) -> list[tuple[int, int | None]]:
     return [(part.quota_bytes, part.memory_limit_bytes) for part in record.allocations]
 
 
-def _capacities_for(record: TenantRecord, accounts: CardAccounts) -> tuple[CardCapacity, ...]:
-    """Return the cards as a change finds them: an evicted tenant needs no room until its restore.
-
-    What a card could never give to it is refused nevertheless: it would not be restored any more.
-    """
-    capacities = accounts.capacities()
-    if not record.is_off_card:
-        return capacities
-    own = {
-        allocation.uuid: AllocationUse(record.title, allocation.quota_bytes, key=record.key)
-        for allocation in record.allocations
-    }
-    return tuple(
-        replace(capacity, allocations=(own[capacity.card.uuid],), reservations=())
-        for capacity in capacities
-        if capacity.card.uuid in own
-    )
-
-
 def _is_within_claim(record: TenantRecord, node: Node, ledger: Ledger) -> bool:
     """Whether a claim decides what `record` may have; NoRoom if that is less."""
     return ledger.refuse_above_claim(record, node.loaded().cards, node.policy_of)
@@ -351,7 +335,7 @@ def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
     """Raise NoRoom if the cards do not have the cores that would be reserved for `changed`."""
     if _is_within_claim(changed, state.node, state.ledger):
         return
-    for capacity in _capacities_for(changed, state.accounts):
+    for capacity in state.accounts.capacities():
         for allocation in changed.allocations:
             if allocation.uuid == capacity.card.uuid:
                 cores = changed.reserved_cores(allocation, capacity.policy)

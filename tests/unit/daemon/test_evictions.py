@@ -23,7 +23,7 @@ from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
@@ -325,19 +325,15 @@ def test_what_cannot_be_evicted_or_moved_says_why(
     assert why().startswith("its pages are lost")
 
 
-def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
-    made: EvictableNode,
+@pytest.mark.parametrize("change", [{"memory": "1GiB"}, {"cores": "10"}])
+def test_an_evicted_tenant_is_restored_before_its_quota_is_changed(
+    made: EvictableNode, change: dict[str, str]
 ) -> None:
     tenant = made.evicted(gib=100, devices="0")
-    opened(made.node, memory="130GiB", devices="0")
-
-    def change(memory: str) -> None:
-        made.node.decide.run(lambda: set_quota(tenant.record, {"memory": memory}, made.node))
-
-    change("101GiB")
-    assert tenant.record.allocations[0].quota_bytes == 101 * GIB
-    with pytest.raises(NoRoom, match="cannot grow train by 99 GiB"):
-        change("200GiB")
+    with pytest.raises(NotResizable, match=r"train is evicted.*gpushare restore"):
+        made.node.decide.run(lambda: set_quota(tenant.record, change, made.node))
+    made.node.decide.run(lambda: set_quota(tenant.record, {"priority": "7"}, made.node))
+    assert tenant.record.priority == 7
 
 
 def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
