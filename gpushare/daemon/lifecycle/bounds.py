@@ -131,18 +131,14 @@ def managed_bytes(  # noqa: PLR0913, PLR0917 - all that it depends on
         most = exact_size(limits.most_bytes)
         rule = f"exceeds {limits.most_source}, {most}"
         raise quota.refuse(_KEY, rule, f"use host:{most} or less")
-    if memory_max_bytes and size * cards > memory_max_bytes:
-        all_cards = f" on {cards} cards" if cards > 1 else ""
-        needs = f"needs {exact_size(size * cards)} of host memory{all_cards}"
-        rule = f"{needs}, and the container's memory limit is {exact_size(memory_max_bytes)}"
-        fix = f"raise that limit, or use host:{exact_size(memory_max_bytes // cards)} or less"
-        raise quota.refuse(_KEY, rule, fix)
-    if size * cards > limits.host_memory_bytes:
-        most = exact_size(limits.host_memory_bytes)
-        needs = f"needs {exact_size(size * cards)} on {cards} cards"
-        rule = f"{needs}, above oversubscribe.host_memory, {most}"
-        fix = f"use host:{exact_size(limits.host_memory_bytes // cards)} or less"
-        raise quota.refuse(_KEY, rule, fix)
+    needs = f"needs {exact_size(size * cards)}" + (f" on {cards} cards" if cards > 1 else "")
+    for bound, what in (
+        (memory_max_bytes, "the container's memory limit"),
+        (limits.host_memory_bytes, "oversubscribe.host_memory"),
+    ):
+        if 0 < bound < size * cards:
+            fix = f"use host:{exact_size(bound // cards)} or less"
+            raise quota.refuse(_KEY, f"{needs}, above {what}, {exact_size(bound)}", fix)
     _check_host_memory(size * cards, own, node, ledger)
     return size
 
