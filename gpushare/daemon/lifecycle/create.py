@@ -177,13 +177,13 @@ class _Creation:
         )
 
     def run(self) -> dict[str, Any]:
-        bundle, original, state = self._bundle, self._original, self._state
+        bundle, state = self._bundle, self._state
         # Annotations are a user's: any container can be marked as a sandbox, with a card in it.
-        if original.is_sandbox() and not injected_gpu.is_placed(original):
-            return self._nothing(original, None)
+        if self._original.is_sandbox() and not injected_gpu.is_placed(self._original):
+            return self._nothing(self._original, None)
         request = self._read_request()
         if request.effective.kind == "none":
-            stripped = edits.apply(original, edits.Edits(), request.placed.taken)
+            stripped = edits.apply(self._original, edits.Edits(), request.placed.taken)
             return self._nothing(stripped, request.effective)
         if bundle.is_restore:
             raise RestoreRefused(
@@ -200,10 +200,7 @@ class _Creation:
         needs_pages = request.effective.kind == "shared" and not applicant.label
         about = self._name, request.effective.class_ == "online"
         with state.mounts.claimed() if needs_pages else nullcontext():
-            try:
-                record = reserve_now()
-            except NoRoom as error:
-                record = self._room.reserve(error, about, reserve_now, bundle.waits)
+            record = self._room.reserve(reserve_now, about, bundle.waits)
         try:
             edited = self._edited(request, record)
             bundle.check()
@@ -215,7 +212,7 @@ class _Creation:
             raise
         state.loop.soon(lambda: follow_reservation(record, state))
         binder = LAUNCHER if record.cgroup else "hook"
-        covered = state.params.to_cover(original) if record.cgroup else {}
+        covered = state.params.to_cover(self._original) if record.cgroup else {}
         return {"mode": request.effective.kind, "key": record.key, "bind": binder, **covered}
 
     def _applicant(self, request: ContainerRequest) -> TenantIdentity:
@@ -246,16 +243,18 @@ class _Creation:
 
     def _read_request(self) -> ContainerRequest:
         """Return what the container requests, from whatever source, and the effective request."""
-        bundle, original, node, pod = self._bundle, self._original, self._node, self._pod
-        placed = injected_gpu.InjectedGpu()
-        if node.driver is not None:
-            placed = injected_gpu.find(original, node.driver.files)
+        bundle, node, pod = self._bundle, self._node, self._pod
         bundle.about["name"] = self._record.name
         if pod is not None:
             bundle.about["pod"] = TenantPod(
                 namespace=pod.namespace, name=pod.name, uid=pod.uid, container=pod.container
             )
-        grant = scheduled.find_grant(original, pod, node, self._ledger, bundle.check)
+        grant = scheduled.find_grant(self._original, pod, node, self._ledger, bundle.check)
+        if grant is not None:
+            self._original = grant.removed_from(self._original)
+        original, placed = self._original, injected_gpu.InjectedGpu()
+        if node.driver is not None:
+            placed = injected_gpu.find(original, node.driver.files)
         overrides = node.overrides.of(self._record.settings_key)
         variables: Mapping[str, str] = original.variables
         if node.driver is None:
@@ -274,7 +273,6 @@ class _Creation:
         quota, effective = scheduled.effective_request(
             parsed, grant, node.config.kubernetes_mode, in_pod=self._in_pod
         )
-        placed = placed if grant is None else grant.taken_out(placed)
         secret = original.variables.get(TICKET_VARIABLE, "")
         return ContainerRequest(quota, effective, parsed.terms, placed, parsed.pod, grant, secret)
 
@@ -352,10 +350,9 @@ class _Creation:
     def _edited(self, request: ContainerRequest, record: TenantRecord) -> Spec:
         """Return the spec with the cards of `record`; the image's loader cache names libraries."""
         original, state = self._original, self._state
-        stripped = original if request.grant is None else request.grant.removed_from(original)
         with closing(ImageView(self._bundle.rootfs_fd)) as image:
             check = self._bundle.check
-            editor = container_edits.ContainerEditor(stripped, image, record, state, check)
+            editor = container_edits.ContainerEditor(original, image, record, state, check)
             changes = editor.edits()
         if record.isolation == MPS:
             changes = editor.with_server(changes, self._servers)

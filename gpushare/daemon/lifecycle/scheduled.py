@@ -52,7 +52,6 @@ from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.cdi_files import format_spec, make_run_folder, run_folder, write_spec
 from gpushare.oci.edits import MOUNTS
-from gpushare.oci.injected_gpu import InjectedGpu
 from gpushare.oci.request import SpecRequest
 from gpushare.oci.spec import Spec
 from gpushare.protocol.kubernetes import (
@@ -124,11 +123,6 @@ class SchedulerGrant:
         """Return `spec` without the mounts: what a container gets does not depend on its claim."""
         entries = enumerate(spec.entries(*MOUNTS))
         return spec.with_value(MOUNTS, [entry for at, entry in entries if at not in self.mounts])
-
-    def taken_out(self, placed: InjectedGpu) -> InjectedGpu:
-        """Return `placed` with the mounts among what is taken out of the spec."""
-        mounts = sorted({*placed.taken.get(MOUNTS, ()), *self.mounts})
-        return replace(placed, taken={**placed.taken, MOUNTS: mounts})
 
 
 class ClaimPart(NamedTuple):
