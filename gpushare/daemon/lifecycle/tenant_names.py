@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from gpushare.daemon.core.log import log
@@ -24,20 +23,16 @@ from gpushare.quota.errors import quoted
 _LEARN_SECONDS: Final = 5.0
 _ENGINE_SECONDS: Final = 0.5  # one engine about one container, while a user waits
 _SHOW_SECONDS: Final = 1.0  # after which the rest is shown by id
-_AGAIN_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-def learn_name(key: str, state: DaemonState, attempt: int = 0) -> None:
-    """Ask what tenant `key` is called, and again for a while where no engine says; names thread."""
+def learn_name(key: str, state: DaemonState) -> None:
+    """Ask what tenant `key` is called, else it is asked when it is shown; names thread."""
     record = state.ledger.entries.get(key)
     if record is None or record.name:
         return
     name = _name_of(record, state.node, state.ledger, _LEARN_SECONDS)
     if name is not None:
         _keep(key, name, state)
-    elif attempt < len(_AGAIN_SECONDS):
-        again = partial(learn_name, key, state, attempt + 1)
-        state.loop.after(_AGAIN_SECONDS[attempt], lambda: state.names.submit(again))
 
 
 def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[TenantRecord]:

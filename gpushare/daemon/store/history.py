@@ -85,7 +85,6 @@ class History:
         self._queue: deque[_Event] = deque()
         self._queued: Counter[bool] = Counter()  # by whether they are of LASTING
         self._changed = threading.Condition()
-        self._waited_for = 0  # by how many threads, which would wait for the pause too
         self._stopping = False
         self._pruned = 0.0
         self._lost_told = 0
@@ -110,12 +109,7 @@ class History:
     def settle(self, seconds: float) -> bool:
         """Wait until all that was noted is written, or cannot be; False where it takes longer."""
         with self._changed:
-            self._waited_for += 1
-            self._changed.notify_all()
-            try:
-                return self._changed.wait_for(lambda: bool(self.fault) or not self._queue, seconds)
-            finally:
-                self._waited_for -= 1
+            return self._changed.wait_for(lambda: bool(self.fault) or not self._queue, seconds)
 
     def close(self, seconds: float) -> None:
         """Write what is left, for at most `seconds`, and end."""
@@ -203,7 +197,7 @@ class History:
         """
         with self._changed:
             if self._changed.wait_for(lambda: self._queue or self._stopping, _PRUNE_SECONDS):
-                self._changed.wait_for(lambda: self._waited_for or self._stopping, _PAUSE_SECONDS)
+                self._changed.wait_for(lambda: self._stopping, _PAUSE_SECONDS)
             if self._stopping and (self.fault or not self._queue):
                 self.lost += len(self._queue)
                 return None
