@@ -16,7 +16,6 @@ import resource
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -68,7 +67,6 @@ class ControlRunner:
         self._backoff = Backoff(0.5, longest=60.0, steady=60.0, at_once=True)
         self._next_start = 0.0
         self._ended = 0  # the process that gpushared has ended
-        self._socket = 0  # the inode that clients connect to
         self._sockets: list[Path] = []  # of clients, and of commands
         self._is_first = True
 
@@ -184,16 +182,15 @@ class ControlRunner:
     def _take(self, process: ControlProcess, control: MpsControl) -> None:
         """Go on with one that answers; its socket is linked now, or at the next look."""
         self._process, self.control, self.fault = process, control, ""
-        self._socket = self.folders.socket()
         with contextlib.suppress(OSError):
             self._sockets = self.folders.open()
-            self.folders.link_socket(self._socket)
+            self.folders.link_socket()
 
     def _mend_sockets(self, process: ControlProcess) -> None:
-        """Put the socket back that was removed; end a control daemon that nobody can reach."""
+        """Put the socket of containers back; end a control daemon that nobody can reach."""
         place = {"card": self._card.uuid, "pid": process.pid}
         try:
-            was_removed = self.folders.link_socket(self._socket)
+            was_removed = self.folders.link_socket()
             for path in self._sockets:
                 _connect(path)
             process.require_descriptors()
@@ -354,23 +351,16 @@ class CardFolders:
         self.pipe.chmod(0o711)
         return sockets
 
-    def socket(self) -> int:
-        """Return the inode of the socket of clients, 0 where it is missing."""
-        return _inode(self.pipe / _SOCKET) or _inode(self.clients / _SOCKET)
-
-    def link_socket(self, inode: int) -> bool:
-        """Have the socket in both folders; whether one had it not. OSError: none has."""
-        places = (self.pipe / _SOCKET, self.clients / _SOCKET)
-        found = [path for path in places if inode and _inode(path) == inode]
-        if not found:
-            raise FileNotFoundError(f"{self.pipe}: no socket")
-        for path in places:
-            if path not in found:
-                draft = path.with_name(".draft")
-                draft.unlink(missing_ok=True)
-                draft.hardlink_to(found[0])
-                draft.replace(path)
-        return len(found) < len(places)
+    def link_socket(self) -> bool:
+        """Have the socket of clients in their folder; whether it had it not. OSError: none."""
+        ours, theirs = self.pipe / _SOCKET, self.clients / _SOCKET
+        if theirs.exists() and theirs.samefile(ours):
+            return False
+        draft = theirs.with_name(".draft")
+        draft.unlink(missing_ok=True)
+        draft.hardlink_to(ours)
+        draft.replace(theirs)
+        return True
 
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""
@@ -397,13 +387,6 @@ def _connect(path: Path) -> None:
         client.setblocking(False)
         with contextlib.suppress(BlockingIOError):  # its queue is full
             client.connect(str(path))
-
-
-def _inode(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        found = path.lstat()
-        return found.st_ino if stat.S_ISSOCK(found.st_mode) else 0
-    return 0
 
 
 class ControlProcess:

@@ -25,7 +25,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -67,7 +67,7 @@ _VARIABLES_DRAFT: Final = f".{abi.MPS_NAME}"
 
 
 class CardServer:
-    """The server of `card`; every method is the card's thread's."""
+    """The server of `card`; every method is the card's thread's, which is `worker`."""
 
     def __init__(
         self,
@@ -75,8 +75,9 @@ class CardServer:
         program: Path,
         state: DaemonState,
         publish: Callable[[MpsCardState], None],
+        worker: Worker,
     ) -> None:
-        self.state = MpsCardState()
+        self.state, self.worker = MpsCardState(), worker
         node, ledger, observed = state.node, state.ledger, state.observed
         self.runner = ControlRunner(card, program, node, observed, state.mounts)
         self._card, self._publish = card, publish
@@ -516,21 +517,12 @@ def find_program(driver: LoadedDriver, tree: RootedTree | None = None) -> Path |
     return next((path for path in paths if path.name == PROGRAM), None)
 
 
-@dataclass
-class _Supervised:
-    """A card's server with its thread."""
-
-    server: CardServer
-    worker: Worker
-    is_queued: bool = False  # a look waits for the thread
-
-
 class MpsSupervisor:
     """Keeps the control daemons of `state`'s cards; the decide thread's, mostly."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
-        self._cards: dict[str, _Supervised] = {}
+        self._cards: dict[str, CardServer] = {}
         # By card: the thread that ends its control daemon, which the next one has to wait for.
         self._ending: dict[str, Worker] = {}
         self._is_due = False
@@ -555,7 +547,7 @@ class MpsSupervisor:
             self._end(uuid)
         for uuid, card in wanted.items():
             if uuid in self._cards:
-                self._cards[uuid].worker.submit(self._cards[uuid].server.refresh)
+                self._cards[uuid].worker.submit(self._cards[uuid].refresh)
             elif program is None:
                 why = f"this machine has no {PROGRAM}, which is part of NVIDIA's driver"
                 self._publish(uuid, MpsCardState(fault=why))
@@ -564,36 +556,36 @@ class MpsSupervisor:
 
     def release(self, key: str) -> None:
         """End what a tenant that was released had of its server; returns at once."""
-        for supervised in list(self._cards.values()):
-            supervised.worker.submit(partial(supervised.server.release, key))
+        for server in list(self._cards.values()):
+            server.worker.submit(partial(server.release, key))
 
     def close(self) -> None:
         """Look no more; the control daemons keep running, as the containers do."""
-        for supervised in self._cards.values():
-            supervised.worker.submit(supervised.server.runner.close)
-            supervised.worker.finish(_FINISH_SECONDS)
+        for server in self._cards.values():
+            server.worker.submit(server.runner.close)
+            server.worker.finish(_FINISH_SECONDS)
 
     def _begin(self, card: Card, program: Path) -> None:
-        server = CardServer(card, program, self._state, partial(self._publish, card.uuid))
-        self._publish(card.uuid, server.state)
+        publish = partial(self._publish, card.uuid)
         worker = self._ending.pop(card.uuid, None) or Worker(f"mps-{card.index}")
-        supervised = self._cards[card.uuid] = _Supervised(server, worker)
-        self._submit_look(supervised)
+        server = self._cards[card.uuid] = CardServer(card, program, self._state, publish, worker)
+        publish(server.state)
+        server.worker.submit_once(server.look)
 
     def _end(self, uuid: str) -> None:
         """Stop a card's control daemon: nothing of it is left, or nothing new is placed there."""
-        supervised = self._cards.pop(uuid)
+        server = self._cards.pop(uuid)
 
         def forget() -> None:
             if uuid not in self._cards:
                 self._publish(uuid, None)
 
         def stop() -> None:
-            supervised.server.runner.stop()
+            server.runner.stop()
             self._state.decide.submit(forget)
 
-        supervised.worker.submit(stop)
-        self._ending[uuid] = supervised.worker
+        server.worker.submit(stop)
+        self._ending[uuid] = server.worker
 
     def _publish(self, uuid: str, state: MpsCardState | None) -> None:
         mps = self._state.node.mps
@@ -604,21 +596,10 @@ class MpsSupervisor:
 
     def _look(self) -> None:
         """Have each card looked at; the loop's."""
-        for supervised in list(self._cards.values()):
-            self._submit_look(supervised)
+        for server in list(self._cards.values()):
+            server.worker.submit_once(server.look)
 
-    def _submit_look(self, supervised: _Supervised) -> None:
-        if supervised.is_queued:
-            return
-        supervised.is_queued = True
-
-        def look() -> None:
-            supervised.is_queued = False
-            supervised.server.look()
-
-        supervised.worker.submit(look)
-
-    def _server_of(self, key: str) -> _Supervised | None:
+    def _server_of(self, key: str) -> CardServer | None:
         record = self._state.ledger.entries.get(key)
         uuids = [allocation.uuid for allocation in record.allocations] if record else []
         return next((self._cards[uuid] for uuid in uuids if uuid in self._cards), None)
@@ -628,10 +609,10 @@ class MpsSupervisor:
 
         It waits for the control daemon, so it is not for the decide thread.
         """
-        supervised = self._server_of(key)
-        if supervised is None:
+        server = self._server_of(key)
+        if server is None:
             raise MpsRefused("its card is not in MPS mode any more; create the container again")
-        return supervised.worker.run(lambda: supervised.server.admit(key, uid))
+        return server.worker.run(lambda: server.admit(key, uid))
 
     def terminate(self, key: str, then: Callable[[], None]) -> None:
         """End a tenant's work on its card, then call `then`; any thread, returns at once.
@@ -639,15 +620,15 @@ class MpsSupervisor:
         A client that is killed amid its work may leave the server undefined (manual, "When to Use
         MPS").
         """
-        supervised = self._server_of(key)
-        if supervised is None:
+        server = self._server_of(key)
+        if server is None:
             then()
             return
 
         def terminate() -> None:
             try:
-                supervised.server.terminate(key)
+                server.terminate(key)
             finally:
                 then()
 
-        supervised.worker.submit(terminate)
+        server.worker.submit(terminate)

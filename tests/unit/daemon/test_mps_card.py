@@ -106,7 +106,7 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
         published[CARD.uuid] = found
         node.node.mps.cards = dict(published)
 
-    server = CardServer(CARD, Path("/none"), node, publish)
+    server = CardServer(CARD, Path("/none"), node, publish, node.freezing)
     server.runner.folders.make()
     program = ControlProgram(
         Path("/none"), server.runner.folders.pipe, server.runner.folders.log, CARD.uuid
@@ -192,7 +192,8 @@ def test_before_550_a_card_takes_only_containers_that_trust_each_other(
     found = FakeDriver(CARD)
     found.driver_version = driver
     with fakes.node(tmp_path, found, configured(mode, tmp_path)) as node:
-        distrust = CardServer(CARD, Path("/none"), node, lambda _: None).distrust()
+        server = CardServer(CARD, Path("/none"), node, lambda _: None, node.freezing)
+        distrust = server.distrust()
     assert distrust.startswith("driver 535 lets every container command") == refused
 
 
