@@ -146,9 +146,6 @@ KEPT: Final = {
     "tenant-idle-detected": "The container holds memory and did not use its cards for idle.after.",
     "tenant-idle-warned": "The same, and its user is warned: the action is warn, pause or kick.",
     "tenant-idle-action-failed": "An idle container could not be paused or stopped.",
-    "memory-unattributed-detected": (
-        "Much memory of a card is used by no process that the driver reports."
-    ),
     "memory-shortfall-reported": (
         "The driver could not allocate memory that is within a container's quota."
     ),

@@ -102,7 +102,6 @@ TEXTS: Final = {
     "unallocated-container-kill-failed": (
         "{program} ({pid}) in {container} cannot be killed: {error}"
     ),
-    "memory-unattributed-detected": "has {used_bytes} in use by no process that the driver reports",
     "tenant-pages-lost": "lost its pages: {error}",
     "tenant-pages-incompatible": "continues with pages of another version: {error}",
     "gate-bypass-frozen": "{reason}",

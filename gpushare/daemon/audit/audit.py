@@ -167,8 +167,7 @@ class Audit:
             action = "warn"  # it may be a container whose record is lost
         if look is not None and driver is not None:
             self._unallocated.look(look, resolver, ProcessOwners(look.entries).all_of, action)
-            memory = {card.uuid: card.memory_bytes for card in driver.cards}
-            self._unattributed.look(now_ns, look, memory)
+            self._unattributed.look(look)
         verdicts = self._judge.look(now_ns, look)
         for verdict in verdicts.values():
             self._enforce(verdict)

@@ -4,13 +4,13 @@
 A process is a non-tenant once it was in two samples, but not while a tenant or the daemon has just
 left it behind. Its container is found by the names that engines give to cgroups, for people and to
 tell a container from the host's own programs; no tenant is identified by it. Sources: cgroup names
-of dockerd, containerd's CRI, CRI-O, podman and runc, of either cgroup driver: `/docker/ID`,
+of dockerd, containerd's CRI, CRI-O and podman, of either cgroup driver: `/docker/ID`,
 `/system.slice/docker-ID.scope`, `/kubepods/.../podUID/ID`,
-`/kubepods.slice/.../cri-containerd-ID.scope`, `/machine.slice/libpod-ID.scope`, `/NAMESPACE/NAME`.
+`/kubepods.slice/.../cri-containerd-ID.scope`, `/machine.slice/libpod-ID.scope`.
 
 Memory that the driver lists for no process is managed memory, memory that outlives its process, and
-the driver's own. No tenant is held responsible for it: it is shown, and logged if it is much for
-long, for a tenant may lack it. Managed memory that tenants claim is not counted in it.
+the driver's own. No tenant is held responsible for it: it is shown, for a tenant may lack it.
+Managed memory that tenants claim is not counted in it.
 
 A process that an engine has put into a container (`--privileged`, with a plain runtime) has
 bypassed gpushare, so it is reported, and it is killed if the operator chose so. Programs of the
@@ -132,16 +132,11 @@ class HighWater:
 _ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SCOPE: Final = re.compile(r"([a-z][a-z-]*)-([0-9a-f]{64})(\.scope)?", re.ASCII)
 _ENGINES: Final = {"libpod": "podman", "crio": "cri-o", "cri-containerd": "containerd"}
-_HOSTS: Final = frozenset({"user.slice", "system.slice", "init.scope", "gpushare"})
 
 
 def container_of(cgroups: Mapping[str, str]) -> str:
     """Return "docker 4f5e6d7c8b9a", empty where `cgroups`, by hierarchy, are no container's."""
-    for path in dict.fromkeys(cgroups.values()):
-        name = _named(path)
-        if name:
-            return name
-    return _unnamed(cgroups)
+    return next(filter(None, map(_named, dict.fromkeys(cgroups.values()))), "")
 
 
 def _named(path: str) -> str:
@@ -157,25 +152,7 @@ def _named(path: str) -> str:
     return ""
 
 
-def _unnamed(cgroups: Mapping[str, str]) -> str:
-    """Return what a runtime was told to call it: the same group in every hierarchy of v1.
-
-    Two words, as runc's own and those of containerd's `ctr` are, and none of systemd's.
-    """
-    own = {name: path for name, path in cgroups.items() if name in {"devices", "freezer", "pids"}}
-    paths = set(own.values())
-    if len(own) < 3 or len(paths) != 1:
-        return ""
-    [path] = paths
-    parts = path.strip("/").split("/")
-    if len(parts) < 2 or parts[0] in _HOSTS:
-        return ""
-    return f"container {'/'.join(parts[-2:])}"
-
-
 _LOOKS: Final = 4  # the least of them, as with overhead: one look may race
-_LONG_NS: Final = 10 * 10**9
-_MUCH_BYTES: Final = 1 << 30  # or a twentieth of the card
 
 
 class Unattributed:
@@ -184,11 +161,9 @@ class Unattributed:
     def __init__(self, observed: Observations) -> None:
         self._observed = observed
         self._looks: dict[str, deque[int]] = {}
-        self._much_since_ns: dict[str, int] = {}
-        self._told: set[str] = set()
 
-    def look(self, now_ns: int, look: AuditInput, memory: Mapping[str, int]) -> None:
-        """Take a look in; `memory` is what each card has, by uuid."""
+    def look(self, look: AuditInput) -> None:
+        """Take a look in."""
         unattributed = dict(self._observed.unattributed)
         for uuid, used in look.sample.used.items():
             uses = look.sample.uses.get(uuid)
@@ -198,19 +173,7 @@ class Unattributed:
             looks = self._looks.setdefault(uuid, deque(maxlen=_LOOKS))
             looks.append(max(0, used - known))
             unattributed[uuid] = min(looks)
-            self._note(now_ns, uuid, unattributed[uuid], memory.get(uuid, 0))
         self._observed.unattributed = MappingProxyType(unattributed)
-
-    def _note(self, now_ns: int, uuid: str, size: int, memory_bytes: int) -> None:
-        """Tell once of much that lasts, and again after it was less."""
-        if size <= max(_MUCH_BYTES, memory_bytes // 20):
-            self._much_since_ns.pop(uuid, None)
-            self._told.discard(uuid)
-            return
-        since_ns = self._much_since_ns.setdefault(uuid, now_ns)
-        if now_ns - since_ns >= _LONG_NS and uuid not in self._told:
-            self._told.add(uuid)
-            log("memory-unattributed-detected", "warning", card=uuid, used_bytes=size)
 
 
 def _managed(look: AuditInput, uuid: str) -> int:

@@ -328,18 +328,13 @@ def test_nothing_is_killed_while_records_are_lost(
     assert "unallocated-container-killed" in events(capfd.readouterr().err)
 
 
-def test_unaccounted_memory_is_shown_and_reported_if_it_lasts(
-    lone: BusyCard, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unaccounted_memory_is_shown(lone: BusyCard) -> None:
     lone.more, lone.pages_out, lone.shares = 9 * GIB, False, False
-    seen(lone, 3)
-    assert events(capfd.readouterr().err) == []
     seen(lone, 100)
-    assert events(capfd.readouterr().err) == ["memory-unattributed-detected"]
     assert 8 * GIB <= next(card_rows(lone.node))["unattributed_bytes"] <= 9 * GIB
     assert lone.done == []
     lone.more = 0
-    seen(lone, 1)
+    seen(lone, 4)
     assert next(card_rows(lone.node))["unattributed_bytes"] == 0
     assert CARD in lone.node.observed.unattributed
 
