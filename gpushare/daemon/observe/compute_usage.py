@@ -39,7 +39,7 @@ from gpushare.daemon.observed import (
     TenantOnCard,
     UsageView,
 )
-from gpushare.daemon.pages.status_page import GateWaits
+from gpushare.daemon.pages.status_page import MOST_COUNTED, GateWaits
 from gpushare.daemon.pages.tenants import Gate, Pages, Tenants
 from gpushare.daemon.policy import CORRECTED_PERCENT, charge_corrections
 from gpushare.daemon.store.ledger import Ledger
@@ -123,7 +123,8 @@ class _Course:
             before = self._waits.get(number, _NO_WAITS)
             if now.throttled_ns < before.throttled_ns or now.forced < before.forced:
                 before = _NO_WAITS
-            self._waited += now - before
+            sums = zip(self._waited, now, before, strict=True)
+            self._waited = GateWaits(*(min(all_ + n - b, MOST_COUNTED) for all_, n, b in sums))
         self._waits = dict(waits)
 
     def look(

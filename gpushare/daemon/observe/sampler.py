@@ -41,7 +41,7 @@ from gpushare.daemon.identity.pid_resolver import ListedPid, PidResolver, Proces
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.observed import AuditInput, CardUsage, Observations, TenantOnCard, UsageView
-from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
+from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
@@ -129,7 +129,7 @@ class UsageSampler:
         if now - self._reaped >= _REAP_SECONDS:
             self._reaped = now
             self._dead.look(records, pages)
-        before, claimed, unread = _read_claims(pages)
+        before = {key: own.accounts() for key, own in pages.items()}
         try:
             sample = self._driver.sample()
         except InvalidSample as error:
@@ -150,7 +150,7 @@ class UsageSampler:
         self._note_health(sample)
         if self._is_other(sample.generation):
             return
-        after, claimed_after, unread_after = _read_claims(pages)
+        after = {key: own.accounts() for key, own in pages.items()}
         pids = {use.pid for uses in sample.uses.values() for use in uses}
         listed = self.resolver.look(pids, ProcessOwners(records).all_of, records)
         sightings = {
@@ -161,14 +161,23 @@ class UsageSampler:
         used: dict[TenantOnCard, int] = {}
         for key, own in pages.items():
             if key in records and records[key].eviction is None:  # else its claims are of before
-                used |= self._measure(records[key], own, owned, others, before[key], after[key])
+                sums = before[key].sums, after[key].sums
+                used |= self._measure(records[key], own, owned, others, *sums)
         self._overheads = {
             slot: overhead for slot, overhead in self._overheads.items() if slot[0] in pages
         }
         self._publish(now, sample, owned, others, strays, used)
         judged = {uuid: uses for uuid, uses in sightings.items() if uuid not in self._unsettled}
         self.observed.last = AuditInput(
-            records, pages, sample, judged, claimed, claimed_after, unread | unread_after
+            records,
+            pages,
+            sample,
+            judged,
+            {key: read.claims for key, read in before.items()},
+            {key: read.claims for key, read in after.items()},
+            frozenset(
+                key for key in pages if not (before[key].is_current and after[key].is_current)
+            ),
         )
 
     def _is_other(self, now: DriverGeneration) -> bool:
@@ -295,17 +304,6 @@ class UsageSampler:
             for uuid, known in view.cards.items()
         }
         self.observed.usage = replace(view, cards=MappingProxyType(cards), stale=why)
-
-
-def _read_claims(
-    pages: Mapping[str, Pages],
-) -> tuple[
-    dict[str, tuple[TenantClaims, ...]], dict[str, tuple[ProcessClaim, ...]], frozenset[str]
-]:
-    """Return what all tenants claim, summed by card and by process, and whose claims are old."""
-    sums = {key: own.accounts() for key, own in pages.items()}
-    claims = {key: own.last_claims() for key, own in pages.items()}
-    return sums, claims, frozenset(key for key, own in pages.items() if not own.is_current)
 
 
 def _by_owner(

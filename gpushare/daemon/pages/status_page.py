@@ -125,23 +125,11 @@ _MOST_CONTEXTS: Final = 1 << 16
 MOST_COUNTED: Final = 1 << 53
 
 
-@dataclass(frozen=True)
-class GateWaits:
+class GateWaits(NamedTuple):
     """The waits at a gate that processes claim: threads' time, and launches that gave up."""
 
     throttled_ns: int = 0
     forced: int = 0
-
-    def __add__(self, other: GateWaits) -> GateWaits:
-        """Return both together, at most MOST_COUNTED."""
-        return GateWaits(
-            min(self.throttled_ns + other.throttled_ns, MOST_COUNTED),
-            min(self.forced + other.forced, MOST_COUNTED),
-        )
-
-    def __sub__(self, earlier: GateWaits) -> GateWaits:
-        """Return what came since `earlier`."""
-        return GateWaits(self.throttled_ns - earlier.throttled_ns, self.forced - earlier.forced)
 
 
 _NEVER: Final = GateWaits()

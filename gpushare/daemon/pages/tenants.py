@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gpushare import abi
 from gpushare.daemon.core.loop import Signal
@@ -73,8 +73,7 @@ class CardGrant:
     managed_limit_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(NamedTuple):
     """The gate of a card at one moment, as the scheduler wrote it.
 
     The four times that add up are not counted while the gate is open.
@@ -195,19 +194,8 @@ class GrantPage:
 
     def gate(self, number: int) -> Gate:
         """Return what the gate of card `number` says."""
-        fields = abi.GATE.unpack_from(self._map, abi.gate_offset(number))
-        charged_ns, windows, overruns, demand_ns, hung, _, claimed_ns, ungated_ns = fields[10:]
-        return Gate(
-            mode=fields[0],
-            heartbeat_ns=fields[5],
-            charged_ns=charged_ns,
-            windows=windows,
-            overruns=overruns,
-            demand_ns=demand_ns,
-            hung=bool(hung),
-            claimed_ns=claimed_ns,
-            ungated_ns=ungated_ns,
-        )
+        read = abi.GATE.unpack_from(self._map, abi.gate_offset(number))
+        return Gate._make((read[0], read[5], *read[10:14], bool(read[14]), *read[16:]))
 
     def set_memory(self, number: int, memory_bytes: int, limit_bytes: int | None = None) -> None:
         """Change the quota on card `number`, and what may be used; None: no more than the quota.
@@ -359,6 +347,14 @@ class Denials:
         self.watched = True
 
 
+class Accounts(NamedTuple):
+    """What a tenant's processes claim, and the sums by its card number."""
+
+    claims: tuple[ProcessClaim, ...]
+    sums: tuple[TenantClaims, ...]
+    is_current: bool  # as of now, and not of an earlier look
+
+
 @dataclass
 class Pages:
     """A tenant's directory and the files in it; `overhead` are the driver's figures, by card."""
@@ -374,10 +370,9 @@ class Pages:
     # thread replaces the numbers; any may read them.
     kept: dict[int, int] = field(default_factory=dict)
     _read_again: float = 0.0  # monotonic seconds, from which on the claims are read again
-    is_current: bool = True  # whether `accounts` has read the claims when it was last called
     metrics: Any = None  # the read thread's: see views/metrics.py
     # The claims at the last look, and their sums.
-    _summed: tuple[tuple[ProcessClaim, ...] | None, tuple[TenantClaims, ...]] = (None, ())
+    _summed: tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]] | None = None
 
     @classmethod
     def make(
@@ -413,11 +408,6 @@ class Pages:
         """Return what the tenant's processes say that they use."""
         return self.look(Pages._observed, ())
 
-    def claims_and_sums(self) -> tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]]:
-        """Return the same, and its sums by the tenant's card number: none if the pages are gone."""
-        gone: tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]] = ((), ())
-        return self.look(lambda pages: (pages._observed(), pages._summed[1]), gone)  # noqa: SLF001
-
     def reap(self, is_alive: Callable[[int, int], bool]) -> int:
         """Free the records of dead processes (Status.reap), and return how many there were."""
 
@@ -435,35 +425,31 @@ class Pages:
 
     def _observed(self) -> tuple[ProcessClaim, ...]:
         claims = self.status.claims(self.grant.card_count)
-        if claims is not self._summed[0]:
+        if self._summed is None or claims is not self._summed[0]:
             self.denials.observe(claims)
             grant = self.grant
             self._summed = claims, sum_claims(claims, grant.card_count, grant.managed_limits)
         return claims
 
-    def accounts(self) -> tuple[TenantClaims, ...]:
-        """Return the sums of the claims, by the tenant's card number.
+    def accounts(self) -> Accounts:
+        """Return the claims, and their sums by the tenant's card number.
 
         A tenant may rewrite a thousand records all the time. Where reading them costs much, what
         was read last stands for as long as keeps that to a tenth of the time (`is_current`).
         """
 
-        def summed(pages: Pages) -> tuple[TenantClaims, ...]:
-            pages.is_current = time.monotonic() >= pages._read_again
-            if pages.is_current:
+        def read(pages: Pages) -> Accounts:
+            is_current = time.monotonic() >= pages._read_again
+            if is_current:
                 began = time.thread_time()
                 pages._observed()
                 took = time.thread_time() - began
                 if took > COSTLY_SECONDS:
                     pages._read_again = time.monotonic() + _PAUSE_TIMES * took
-            return pages._summed[1]
+            assert pages._summed is not None
+            return Accounts(*pages._summed, is_current)
 
-        sums = self.look(summed, None)
-        return sum_claims((), self.grant.card_count) if sums is None else sums
-
-    def last_claims(self) -> tuple[ProcessClaim, ...]:
-        """Return the claims that `accounts` summed last; call it right after that."""
-        return self._summed[0] or ()
+        return self.look(read, Accounts((), sum_claims((), self.grant.card_count), is_current=True))
 
     def use(self, number: int) -> tuple[int, int, int]:
         """Return what the tenant says that it uses of card `number`, and what it may use, in bytes.

@@ -82,7 +82,7 @@ def tenant_packets(state: DaemonState) -> Iterator[bytes]:
         if pages is None:
             yield _packet(record, state, shares)
             continue
-        claims, sums = pages.claims_and_sums()
+        claims, sums, _ = pages.accounts()
         sources = (*published, record, claims, state.ledger.freezes.of(record.key))
         figures = (
             pages.denials.total,

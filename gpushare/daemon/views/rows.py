@@ -201,7 +201,7 @@ class CardShares:
 def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> TenantRow:
     """Return the row of a tenant."""
     pages = state.tenants.pages.get(record.key)
-    claims, accounts = ((), ()) if pages is None else pages.claims_and_sums()
+    claims, accounts = ((), ()) if pages is None else pages.accounts()[:2]
     cards = []
     for number in range(0 if state.node.driver is None else len(record.allocations)):
         account = accounts[number] if number < len(accounts) else TenantClaims()

@@ -354,7 +354,7 @@ def charged(node: FakeDaemon, tenant: HostProcessGrant) -> Callable[[], int]:
 
     def reaped() -> int:
         DeadRecords().look(node.ledger.entries, node.tenants.pages)
-        return node.tenants.pages[tenant["key"]].accounts()[0].held_bytes
+        return node.tenants.pages[tenant["key"]].accounts().sums[0].held_bytes
 
     return reaped
 
@@ -416,11 +416,11 @@ def test_a_crowd_of_processes_is_looked_at_over_several_passes(
         patched.setattr(sampler, "TENANT_SECONDS", 0.002)
         dead = DeadRecords()
         passes = 0
-        while pages[tenant["key"]].accounts()[0].held_bytes:
+        while pages[tenant["key"]].accounts().sums[0].held_bytes:
             before = len(looked)
             dead.look(node.ledger.entries, pages)
             assert len(looked) - before < len(crowd)
             passes += 1
         assert passes > 1
-        assert pages[others["key"]].accounts()[0].held_bytes == 0  # it did not wait for that
+        assert pages[others["key"]].accounts().sums[0].held_bytes == 0  # it did not wait for that
     assert looked.count(crowd[0]) == 1  # each pass goes on where the one before stopped
