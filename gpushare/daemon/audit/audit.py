@@ -80,7 +80,6 @@ def _figures(verdict: Verdict) -> dict[str, Any]:
     return figures
 
 
-QUICK_SECONDS: Final = 0.1  # where a card is nearly full
 SUSPECT_SECONDS: Final = 0.05  # three looks more, before half a second is over
 
 
@@ -98,7 +97,6 @@ class Audit:
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
         self._generation: DriverGeneration | None = None
         self._waited = 0.0
-        self._is_tight = False  # whether a card with shares has little left, by a look in full
         self._events: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
 
     def look(self, resolver: PidResolver, now_ns: int | None = None) -> None:
@@ -110,9 +108,7 @@ class Audit:
         try:
             while not self._events.empty():
                 self._events.get()(now_ns)
-            last = self._observed.last
-            self._is_tight = last is not None and self._has_little(last)
-            self._look(last, resolver, now_ns)
+            self._look(self._observed.last, resolver, now_ns)
             for record, why in self._bypass.look(now_ns):
                 self._submit(record.key, "freeze", partial(self._freeze_bypass, record, why))
         except Exception:  # noqa: BLE001 - see above
@@ -150,11 +146,10 @@ class Audit:
         return hurried
 
     def period(self) -> float:
-        """Return how long to wait for the next look, in seconds: less where it matters."""
+        """Return how long to wait for the next look, in seconds: less where one is suspected."""
         usual = self._state.node.config.timing.sample_interval_seconds
-        if any(verdict.is_suspected for verdict in self._judge.verdicts.values()):
-            return min(usual, SUSPECT_SECONDS)
-        return min(usual, QUICK_SECONDS) if self._is_tight else usual
+        is_suspected = any(verdict.is_suspected for verdict in self._judge.verdicts.values())
+        return min(usual, SUSPECT_SECONDS) if is_suspected else usual
 
     def _look(self, look: AuditInput | None, resolver: PidResolver, now_ns: int) -> None:
         if look is not None:
@@ -260,19 +255,6 @@ class Audit:
                 level, choice, figures.used_bytes, figures.may_bytes, before.since
             )
         self._observed.findings = MappingProxyType(findings)
-
-    def _has_little(self, look: AuditInput) -> bool:
-        shared = {
-            allocation.uuid
-            for record in look.entries.values()
-            if record.shared
-            for allocation in record.allocations
-        }
-        cards = filter(None, map(self._state.node.card, shared))
-        return any(
-            card.memory_bytes - look.sample.taken_bytes(card.uuid) < card.little_bytes
-            for card in cards
-        )
 
 
 FULL_SECONDS: Final = 60.0
