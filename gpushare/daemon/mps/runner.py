@@ -102,13 +102,9 @@ class ControlRunner:
         if self._process is None or self.control is None:
             return
         try:
-            self.folders.write_state(
-                {
-                    "pid": self._process.pid,
-                    "starttime": self._process.starttime,
-                    "tenants": dict(uids),
-                }
-            )
+            process = {"pid": self._process.pid, "starttime": self._process.starttime}
+            state = json.dumps({**process, "tenants": dict(uids)})
+            replace_file(self.folders.state, state.encode(), 0o600)
         except OSError as error:
             log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
 
@@ -119,15 +115,9 @@ class ControlRunner:
 
     def renew(self) -> None:
         """End it, and what its containers have left in /dev/shm; the next look starts another."""
-        if self._process is not None:
-            self._end(self._process)
-
-    def stop(self) -> None:
-        """End it: the card is not in MPS mode any more."""
-        self.renew()
-        self._forget()
-
-    def _end(self, process: ControlProcess) -> None:
+        process = self._process
+        if process is None:
+            return
         try:
             if self.control is not None:
                 self.control.quit(_QUIT_SECONDS)
@@ -139,6 +129,11 @@ class ControlRunner:
         self._ended = process.pid
         with contextlib.suppress(OSError):
             self._mounts.drop_shared_memory(self.folders.shared_memory)
+
+    def stop(self) -> None:
+        """End it: the card is not in MPS mode any more."""
+        self.renew()
+        self._forget()
 
     def close(self) -> None:
         """Leave it running, for a later gpushared."""
@@ -252,7 +247,8 @@ class ControlRunner:
 
     def _forget(self) -> None:
         self.close()
-        self.folders.forget_state()
+        with contextlib.suppress(OSError):
+            self.folders.state.unlink()
 
     def _foreign_server(self) -> int:
         """Return the process of another MPS server that uses the card, 0 for none."""
@@ -288,7 +284,6 @@ for done in (
         sys.exit("/dev/shm: " + os.strerror(ctypes.get_errno()))
 os.execv(sys.argv[2], sys.argv[2:])
 """
-_STATE: Final = "state.json"
 _MOST_BYTES: Final = 1 << 20
 #: In the log folder: what the control daemon and its servers print.
 OUTPUT: Final = "output.log"
@@ -315,6 +310,7 @@ class CardFolders:
         self.clients = root / "c"  # for the link
         self.log = root / "log"  # for its logs, and those of its servers
         self.shared_memory = root / "shm"  # its /dev/shm
+        self.state = root / "state.json"  # for a later gpushared
 
     @classmethod
     def of(cls, run_dir: Path, uuid: str) -> CardFolders:
@@ -365,20 +361,11 @@ class CardFolders:
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""
         try:
-            with (self.root / _STATE).open("rb") as opened:
+            with self.state.open("rb") as opened:
                 state = json.loads(opened.read(_MOST_BYTES))
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
-
-    def write_state(self, state: dict[str, Any]) -> None:
-        """Write what a later gpushared has to know; OSError."""
-        replace_file(self.root / _STATE, json.dumps(state).encode(), 0o600)
-
-    def forget_state(self) -> None:
-        """Remove it: the control daemon has ended."""
-        with contextlib.suppress(OSError):
-            (self.root / _STATE).unlink()
 
 
 def _connect(path: Path) -> None:
