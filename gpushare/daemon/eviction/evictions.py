@@ -387,16 +387,11 @@ class Evictions:
     def _look(self) -> None:
         """Go on with what another step has left, and forget tenants that have ended."""
         records = self._state.ledger.entries
-        for key in [
-            *self._room.restored,
-            *self._room.refused,
-            *self._room.slow,
-            *self._state.observed.waiting,
-        ]:
-            if key not in records:
-                for times in (self._room.restored, self._room.refused, self._room.slow):
-                    times.pop(key, None)
-                self._waiting.forget(key)
+        for times in (self._room.restored, self._room.refused, self._room.slow):
+            for key in times.keys() - records.keys():
+                del times[key]
+        for key in self._state.observed.waiting.keys() - records.keys():
+            self._waiting.forget(key)
         states = {record.eviction.state for record in records.values() if record.eviction}
         if states & {"evicting", "restoring"}:  # no step is in progress: this thread does them
             self._settle()

@@ -106,9 +106,9 @@ class EvictionSteps:
         return self.record_evicted(record, eviction)
 
     def restore(self, record: TenantRecord) -> TenantRecord:
-        """Restore a tenant to its allocations; EvictionFailed, TenantEnded.
+        """Restore a tenant to its allocations, as far as it is not; EvictionFailed, TenantEnded.
 
-        The record is of state "restoring" by now: the room is reserved.
+        The record is of state "restoring" or "evicting": the room is reserved.
         """
         eviction = record.eviction
         assert eviction is not None
@@ -141,13 +141,7 @@ class EvictionSteps:
             self._finish(record, eviction)
         else:
             # The room is reserved in both states: what is in host memory comes back.
-            try:
-                for process, state in zip(living, states, strict=True):
-                    if state == CHECKPOINTED:
-                        self._restore_process(process, eviction, self._pairs(record))
-            except CheckpointError as error:
-                self._back_to_evicted(record, eviction, error)
-            self._finish(record, eviction)
+            self.restore(record)
 
     def _restore_process(
         self,
