@@ -24,7 +24,6 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -37,6 +36,7 @@ from gpushare.daemon.observed import AuditInput, CardUsage, Observations
 from gpushare.daemon.placement.model import NonTenantProcess
 
 _GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
+_GRANULE_BYTES: Final = 1 << 20  # nearer than this to the current use, a mark is that
 
 
 class NonTenantUse:
@@ -44,7 +44,8 @@ class NonTenantUse:
 
     def __init__(self, half_life: float) -> None:
         self._half_life = half_life
-        self._marks: dict[str, HighWater] = {}
+        # By card: the most that was seen, which halves its distance to the current use, and when.
+        self._marks: dict[str, tuple[int, float]] = {}
         self._suspects: dict[str, frozenset[int]] = {}
         # By card, of the last sample: bytes by PID of those that counted, and in use altogether.
         self._counted: dict[str, dict[int, int]] = {}
@@ -102,31 +103,13 @@ class NonTenantUse:
         used_before = self._used.get(card)
         fell = 0 if used_bytes is None or used_before is None else used_before - used_bytes
         self._counted[card], self._used[card] = counted, used_bytes
-        mark = self._marks.setdefault(card, HighWater(self._half_life))
-        gone = max(0, min(ended, fell))
-        return CardUsage(non_tenant, mark.observe(now, sum(counted.values()), gone))
-
-
-@dataclass
-class HighWater:
-    """The most that was seen, halving its distance to the current use every `half_life` seconds."""
-
-    half_life: float
-    granule: int = 1 << 20  # nearer than this to the current use it is that, so that it arrives
-    _bytes: int = field(default=0, init=False)
-    _at: float = field(default=0.0, init=False)
-
-    def observe(self, now: float, size: int, gone: int = 0) -> int:
-        """Return the mark after a sample of `size` bytes at `now` (monotonic seconds).
-
-        Of what was there before, `gone` bytes surely do not come back.
-        """
-        distance = self._bytes - gone - size
+        size, (mark, at) = sum(counted.values()), self._marks.get(card, (0, now))
+        distance = mark - max(0, min(ended, fell)) - size
         if distance > 0:
-            distance = int(distance * 0.5 ** (max(0.0, now - self._at) / self.half_life))
-        self._bytes = size if distance < self.granule else size + distance
-        self._at = now
-        return self._bytes
+            distance = int(distance * 0.5 ** (max(0.0, now - at) / self._half_life))
+        mark = size if distance < _GRANULE_BYTES else size + distance
+        self._marks[card] = mark, now
+        return CardUsage(non_tenant, mark)
 
 
 _ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
