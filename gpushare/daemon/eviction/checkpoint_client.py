@@ -2,14 +2,13 @@
 """The checkpoint API through the eviction worker, with a deadline for each call; one thread's.
 
 The worker is started when it is first needed, kept (a program that loads the library anew for each
-call takes seconds: ai-dynamo/dynamo PR 7773) and ended after `IDLE_SECONDS`. One that does not
+call takes seconds: ai-dynamo/dynamo PR 7773) until the driver is released. One that does not
 answer in time is killed. Whether its call has had an effect, `state` of the next worker tells.
 """
 
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ STATE_SECONDS: Final = 30.0
 LOCK_SECONDS: Final = 20.0  # for the process to complete its work; an endless kernel never does
 COPY_SECONDS: Final = 180.0
 COPY_SECONDS_PER_GIB: Final = 2.0
-IDLE_SECONDS: Final = 60.0
 _GIB: Final = 1 << 30
 
 _FIRST: Final = 570
@@ -92,7 +90,6 @@ class CheckpointClient:
         self._excuse = excuse
         self._worker: WorkerProcess | None = None
         self._loaded: object = None  # the driver that the worker has loaded
-        self._used = 0.0
         self.driver_seconds = 0.0  # of all calls, by the worker
 
     def state(self, pid: int) -> int:
@@ -125,20 +122,6 @@ class CheckpointClient:
         """Let a locked process go on."""
         self._answered("unlock", {"pid": pid}, STATE_SECONDS)
 
-    def prepare(self) -> None:
-        """Start the worker, if there is none: the first call would wait for it."""
-        if self._worker is None:
-            try:
-                self._start(self._driver())
-            except DriverError as error:
-                self.close()
-                raise CheckpointError(str(error)) from error
-
-    def end_if_idle(self) -> None:
-        """End a worker that has had nothing to do for a while."""
-        if self._worker is not None and time.monotonic() - self._used >= IDLE_SECONDS:
-            self.close()
-
     def close(self) -> None:
         """End the worker, if there is one."""
         if self._worker is not None:
@@ -166,7 +149,6 @@ class CheckpointClient:
             log("eviction-worker-lost", "warning", pid=pid, call=call, reason=str(error))
             self.close()
             raise CheckpointError(f"{call}: {error}") from error
-        self._used = time.monotonic()
         return answer
 
     def _start(self, driver: LoadedDriver) -> None:

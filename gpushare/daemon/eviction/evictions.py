@@ -25,7 +25,6 @@ from gpushare.daemon.eviction.checkpoint_client import (
     CheckpointClient,
     CheckpointError,
     major_version,
-    why_unsupported,
 )
 from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
@@ -176,7 +175,8 @@ class Evictions:
         }
         if observed.waiting or any(record.eviction for record in records.values()):
             self._worker.submit(self._look)
-        self._worker.submit(self._keep_worker)
+        if state.node.config.driver_released:
+            self._worker.submit(self._client.close)
 
     def close(self, seconds: float) -> None:
         """End the step in progress; nothing runs after."""
@@ -400,19 +400,6 @@ class Evictions:
                 self._waiting.add(record.key)  # it was evicted while it worked
         self._state.observed.restore_faults = {}  # all are tried again
         self._serve_waiting()
-
-    def _keep_worker(self) -> None:
-        """Have the worker ready where an eviction may be needed at any time, else end it.
-
-        The start of a container would wait for it.
-        """
-        config, driver = self._state.node.config, self._state.node.driver
-        all_terms = (config.terms, *(terms for _, terms in config.namespaces))
-        if not config.evict.offline and all(terms.idle.action != "evict" for terms in all_terms):
-            self._client.end_if_idle()
-        elif driver is not None and not why_unsupported(driver.nvml.driver_version):
-            with contextlib.suppress(CheckpointError):  # the eviction itself says why
-                self._client.prepare()
 
     def _indices(self, uuids: tuple[str, ...]) -> list[int]:
         cards = [self._state.node.loaded().card(uuid) for uuid in uuids]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,16 +104,6 @@ def test_a_library_without_the_api_is_named(script: Script) -> None:
     script.orders({"load": {"has_api": False}})
     with pytest.raises(CheckpointError, match=r"libcuda of driver 580\.65\.06 has no checkpoint"):
         script.client.state(7)
-
-
-def test_a_worker_without_work_ends(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    script.orders({"unlock": DONE})
-    script.client.unlock(7)
-    script.client.end_if_idle()
-    assert Path(f"/proc/{script.pids[0]}").exists()
-    monkeypatch.setattr(module, "IDLE_SECONDS", time.get_clock_info("monotonic").resolution)
-    script.client.end_if_idle()
-    assert not Path(f"/proc/{script.pids[0]}").exists()
 
 
 @pytest.mark.parametrize(

@@ -48,14 +48,8 @@ class FakeCheckpoints(CheckpointClient):
     def unlock(self, pid: int) -> None:
         self._step("unlock", pid, api.LOCKED, api.RUNNING)
 
-    def prepare(self) -> None:
-        return
-
-    def end_if_idle(self) -> None:
-        return
-
     def close(self) -> None:
-        return
+        self.calls.append(("close", 0))
 
     def _step(self, name: str, pid: int, before: int, after: int) -> None:
         self.calls.append((name, pid))

@@ -23,12 +23,14 @@ from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
+from gpushare.daemon.operator.reload import set_node_setting
 from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.views.rows import evicted_by_card
 from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.quota.node_settings import RELEASED
 
 from . import evictable
 from .evictable import EvictableNode, EvictableTenant
@@ -86,6 +88,17 @@ def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> N
     made.node.evictions.restore(tenant.key)
     assert set(reserved) == {before - 40 * GIB}
     assert tenant.goes_on
+
+
+def test_no_worker_holds_a_driver_that_is_about_to_be_unloaded(made: EvictableNode) -> None:
+    made.evicted()
+    made.node.evictions.look()
+    made.settle()
+    assert ("close", 0) not in made.node.checkpoints.calls
+    set_node_setting(RELEASED, "yes", "node label x", made.node.node, made.node.ledger)
+    made.node.evictions.look()
+    made.settle()
+    assert made.node.checkpoints.calls[-1] == ("close", 0)
 
 
 def test_a_tenant_without_room_stays_evicted_and_nothing_is_tried(made: EvictableNode) -> None:
