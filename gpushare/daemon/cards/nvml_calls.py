@@ -131,29 +131,17 @@ class Devices:
         Only the latter if all else is as in the last look, and the caller has `known` that one. A
         `brief` look takes the processes for the same ones on an idle card that is used as before.
         """
-        if known and brief and self._is_as_reported():
-            return {**self.xids(), **self._sensors()}
-        count = pynvml.nvmlDeviceGetCount()
-        cards = [self._look(index) for index in range(count) if index not in self._unified]
+        count, before = pynvml.nvmlDeviceGetCount(), self._reported["cards"] if known else ()
+        same = {card["index"]: card for card in before if brief and card.get("busy") == 0}
+        cards = [
+            self._look(index, same.get(index))
+            for index in range(count)
+            if index not in self._unified
+        ]
         report = {"driver": pynvml.nvmlSystemGetDriverVersion(), "cards": cards}
         is_new = not known or report != self._reported
         self._reported = report
         return {**(report if is_new else {}), **self.xids(), **self._sensors()}
-
-    def _is_as_reported(self) -> bool:
-        """Whether every card is idle, and has as much in use as at the last look."""
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-            driver, cards = pynvml.nvmlSystemGetDriverVersion(), self._reported["cards"]
-            known = len(cards) + len(self._unified)
-            return (driver, count) == (self._reported["driver"], known) and all(
-                card.get("busy") == 0
-                and not card["shares"]
-                and {**card, **figures(card["index"])} == card
-                for card in cards
-            )
-        except pynvml.NVMLError:
-            return False  # a look in full says why
 
     def _sensors(self) -> NvmlReply:
         """Return the sensors of each card by uuid, nothing until the next ones are due."""
@@ -229,12 +217,17 @@ class Devices:
         self._handles[uuid] = handle
         return card
 
-    def _look(self, index: int) -> NvmlReply:
-        """Return one card's figures; of one that does not answer, why, under the name it had."""
+    def _look(self, index: int, before: NvmlReply | None) -> NvmlReply:
+        """Return one card's figures; of one that does not answer, why, under the name it had.
+
+        They are those of `before` where nothing shows that they differ.
+        """
         card: NvmlReply = {"index": index, "uuid": self._uuids.get(index, "")}
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             card["uuid"] = pynvml.nvmlDeviceGetUUID(handle)
+            if before and not before["shares"] and {**before, **figures(handle)} == before:
+                return before
             parts = parts_of(handle)
             mode = call_if_supported(pynvml.nvmlDeviceGetComputeMode, handle)
             card |= {
@@ -527,15 +520,18 @@ def instance_facts(uuid: str, handle: Any) -> NvmlReply:
     }
 
 
-def figures(index: int) -> NvmlReply:
+def figures(handle: Any) -> NvmlReply:
     """Return the figures of a card that differ as soon as something runs on it, or allocates."""
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     total, _, used = memory_of(handle)
-    busy = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    rates = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, handle)
     parts = parts_of(handle)
-    listed = None if parts is None else list(parts)
-    return {"uuid": uuid, "busy": busy, "total": total, "used": used, "parts": listed}
+    return {
+        "uuid": pynvml.nvmlDeviceGetUUID(handle),
+        "busy": rates and int(rates.gpu),
+        "total": total,
+        "used": used,
+        "parts": None if parts is None else list(parts),
+    }
 
 
 UNIFIED: Final = (
