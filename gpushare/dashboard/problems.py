@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems, the most urgent first, and the containers that wait. Pure."""
+"""Problems, and the containers that wait. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
-from gpushare.protocol.rows import RUN_STATES
-from gpushare.quota.size import format_size, format_use
+from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from gpushare.protocol.queue import QueueEntry
     from gpushare.protocol.rows import CardRow, TenantStatus
 
-ProblemLevel = Literal["error", "warning"]
 #: A container that waits for less than this part of the time is not listed.
 LEAST_THROTTLED: Final = 0.05
 
@@ -21,7 +19,6 @@ LEAST_THROTTLED: Final = 0.05
 class DashboardProblem(TypedDict):
     """Something that an operator should know. `card` or `key` is what it is about, if anything."""
 
-    level: ProblemLevel
     text: str
     card: str  # UUID
     key: str  # of a container
@@ -38,13 +35,16 @@ class WaitingContainer(TypedDict):
 def problems(
     cards: Sequence[CardRow], tenants: Sequence[TenantStatus], warnings: Sequence[str]
 ) -> list[DashboardProblem]:
-    """Return the problems of a node."""
-    found = [
-        *(_problem("warning", text) for text in warnings),
+    """Return what gpushared warns of, the node and the containers, and closed cards."""
+    return [
+        *(DashboardProblem(text=text, card="", key="") for text in warnings),
         *(each for card in cards for each in _of_card(card)),
-        *(each for tenant in tenants for each in _of_tenant(tenant)),
+        *(
+            DashboardProblem(text=text, card="", key=tenant["key"])
+            for tenant in tenants
+            for text in tenant["warnings"]
+        ),
     ]
-    return sorted(found, key=lambda one: one["level"] != "error")
 
 
 def waiting(
@@ -98,60 +98,12 @@ def mode_of(*, mode: str, isolation: str = "", uuid: str = "") -> str:
     return "" if mode == "unused" else "share"
 
 
-def _problem(level: ProblemLevel, text: str, *, card: str = "", key: str = "") -> DashboardProblem:
-    return DashboardProblem(level=level, text=text, card=card, key=key)
-
-
 def _of_card(card: CardRow) -> Iterator[DashboardProblem]:
     called, uuid = f"Card {card['index']}", card["uuid"]
-    if card["health"] != "ok":
-        yield _problem("error", f"{called} is unhealthy: {card['health']}", card=uuid)
     if card["cordoned"]:
         reason = f": {card['cordon_reason']}" if card["cordon_reason"] else ""
-        yield _problem("warning", f"{called} is cordoned{reason}", card=uuid)
+        yield DashboardProblem(text=f"{called} is cordoned{reason}", card=uuid, key="")
     if card["unattributed_bytes"]:
         size = format_size(card["unattributed_bytes"])
         text = f"{called} has {size} in use by no process that the driver reports"
-        yield _problem("warning", text, card=uuid)
-    for process in card["non_tenant_processes"]:
-        if process["container"]:
-            text = (
-                f"{process['name']} ({process['pid']}) in {process['container']} uses "
-                f"{format_size(process['bytes'])} of card {card['index']} without an allocation"
-            )
-            yield _problem("error", text, card=uuid)
-
-
-def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
-    name, key = name_of(tenant), tenant["key"]
-    for intervention in tenant["interventions"]:
-        state = RUN_STATES.get(intervention["by"], "frozen")
-        level: ProblemLevel = "error" if state == "frozen" else "warning"
-        reason = f": {intervention['reason']}" if intervention["reason"] else ""
-        yield _problem(level, f"{name} is {state}{reason}", key=key)
-    for card in tenant["cards"]:
-        where = f"on card {card['index']}"
-        if card["over_limit_bytes"]:
-            used = format_use(card["used_bytes"], card["limit_bytes"])
-            yield _problem("error", f"{name} is over its quota {where}: {used}", key=key)
-        if card["compute"]["is_hung"]:
-            yield _problem("error", f"{name} has work {where} that does not seem to end", key=key)
-        if card["compute"]["gate_bypassed"]:
-            yield _problem("warning", f"{name} bypasses the launch gate {where}", key=key)
-    if count := tenant["denied_allocations"]:
-        text = f"{name} was refused {count} allocations over its quota so far"
-        yield _problem("warning", text, key=key)
-    mps = tenant["mps"]
-    if mps and mps["lost"]:
-        yield _problem("error", f"{name} has to be restarted: {mps['lost']}", key=key)
-    evicted = tenant["eviction"]
-    if evicted is not None and evicted["state"] == "failed":
-        text = f"{name}: eviction failed, the driver has lost its GPU memory: {evicted['error']}"
-        yield _problem("error", text, key=key)
-    if evicted is not None and evicted["waits_since"] is not None:
-        size = format_size(evicted["bytes"])
-        text = f"{name} uses CUDA while it is evicted: its restore of {size} waits"
-        yield _problem("warning", text, key=key)
-    if tenant["idle_since"] is not None and evicted is None:
-        used = format_size(sum(card["used_bytes"] for card in tenant["cards"]))
-        yield _problem("warning", f"{name} holds {used} and does not use its cards", key=key)
+        yield DashboardProblem(text=text, card=uuid, key="")

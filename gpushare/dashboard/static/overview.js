@@ -65,5 +65,5 @@ function problemList(problems, error) {
     if (one.key) return [" ", toContainer(one.key, "Show", "problem-")];
     return one.card ? [" ", toCard(one.card, "Show")] : [];
   };
-  return el("ul", { class: "problems" }, problems.map((one) => el("li", { class: one.level }, el("strong", {}, one.level), ` ${one.text}`, subject(one))));
+  return el("ul", { class: "problems" }, problems.map((one) => el("li", {}, one.text, subject(one))));
 }

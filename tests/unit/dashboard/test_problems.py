@@ -11,87 +11,22 @@ from gpushare.dashboard.problems import mode_of, problems, waiting
 from tests.unit.cli.conftest import CARD, tenant
 
 
-def texts(**more: Any) -> list[tuple[str, str]]:
-    """Return the problems of a container that has none but those of `more`."""
-    one = tenant("train", 3, 4, **{"denied_allocations": 0, **more})
-    return [(found["level"], found["text"]) for found in problems([], [one], [])]
-
-
-def test_a_node_without_problems_has_none() -> None:
-    assert texts() == []
-    assert problems([CARD], [], []) == []
-
-
-@pytest.mark.parametrize(
-    ("more", "level", "text"),
-    [
-        ({"over_limit_bytes": 1, "used_bytes": 5 << 30}, "error", "train is over its quota"),
-        ({"compute": {"is_hung": True}}, "error", "train has work on card 0 that does not seem"),
-        ({"compute": {"gate_bypassed": True}}, "warning", "train bypasses the launch gate"),
-        (
-            {"denied_allocations": 2},
-            "warning",
-            "train was refused 2 allocations over its quota so far",
-        ),
-        (
-            {"eviction": {"state": "failed", "error": "CUDA_ERROR_X", "waits_since": None}},
-            "error",
-            "train: eviction failed, the driver has lost its GPU memory: CUDA_ERROR_X",
-        ),
-        (
-            # That it is idle, too, is no problem: others can get its memory.
-            {
-                "idle_since": 4.0,
-                "eviction": {"state": "evicted", "bytes": 3 << 30, "waits_since": 5.0},
-            },
-            "warning",
-            "train uses CUDA while it is evicted: its restore of 3 GiB waits",
-        ),
-        ({"idle_since": 5.0}, "warning", "train holds 3 GiB and does not use its cards"),
-        (
-            {"mps": {"lost": "a fatal fault of serve ended the work of all clients"}},
-            "error",
-            "train has to be restarted: a fatal fault of serve ended the work of all clients",
-        ),
-    ],
-)
-def test_problems_of_a_container(more: Any, level: str, text: str) -> None:
-    [(found, shown)] = texts(**more)
-    assert (found, shown[: len(text)]) == (level, text)
-
-
-@pytest.mark.parametrize(
-    ("by", "level", "text"),
-    [
-        ("audit", "error", "train is frozen: over quota"),
-        ("operator", "warning", "train is paused: over quota"),
-        ("stop", "warning", "train is stopping: over quota"),
-    ],
-)
-def test_interventions(by: str, level: str, text: str) -> None:
-    stopped = {"by": by, "reason": "over quota", "since": 0.0}
-    assert texts(interventions=[stopped]) == [(level, text)]
-
-
-def test_problems_of_cards_come_with_errors_first() -> None:
-    process: Any = {"pid": 9, "name": "python", "bytes": 1 << 30, "container": "docker 4f5e"}
-    sick: Any = {
+def test_problems_are_the_warnings_of_gpushared_and_closed_cards() -> None:
+    closed: Any = {
         **CARD,
-        "health": "XID 79",
         "cordoned": True,
         "cordon_reason": "repair",
         "unattributed_bytes": 1 << 30,
-        "non_tenant_processes": [process],
     }
-    found = problems([sick], [], ["the ledger is damaged"])
-    assert [(one["level"], one["text"]) for one in found] == [
-        ("error", "Card 0 is unhealthy: XID 79"),
-        ("error", "python (9) in docker 4f5e uses 1 GiB of card 0 without an allocation"),
-        ("warning", "the ledger is damaged"),
-        ("warning", "Card 0 is cordoned: repair"),
-        ("warning", "Card 0 has 1 GiB in use by no process that the driver reports"),
+    train = tenant("train", 3, 4, warnings=["train is frozen"])
+    found = problems([closed], [train], ["the ledger is damaged"])
+    assert [(one["text"], one["card"], one["key"]) for one in found] == [
+        ("the ledger is damaged", "", ""),
+        ("Card 0 is cordoned: repair", CARD["uuid"], ""),
+        ("Card 0 has 1 GiB in use by no process that the driver reports", CARD["uuid"], ""),
+        ("train is frozen", "", train["key"]),
     ]
-    assert {one["card"] for one in found} == {CARD["uuid"], ""}
+    assert problems([CARD], [tenant("train", 3, 4)], []) == []
 
 
 def test_who_waits_longest_comes_first() -> None:
