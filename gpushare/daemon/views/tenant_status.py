@@ -226,7 +226,7 @@ def warnings_of(
     """Yield the warnings of `ps` and `inspect`, the most urgent first."""
     for intervention in interventions:
         yield _intervention_warning(record.title, intervention)
-    yield from _eviction_warnings(record, state)
+    yield from eviction_warnings(record, state)
     action = state.node.config.terms_of(record.namespace).idle.action
     if record.key in state.observed.idle and action not in {"report", "evict"}:
         yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
@@ -264,7 +264,8 @@ def _intervention_warning(title: str, intervention: Intervention) -> str:
     return f"{title} is {how} ({intervention['by']}{why}); gpushare resume {title} resumes it"
 
 
-def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
+def eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
+    """Yield what is wrong with an eviction, or would be with one."""
     eviction = record.eviction
     if eviction is None:
         if kill_hangs(record, state.node):  # cuda-checkpoint issue 53

@@ -32,13 +32,13 @@ from gpushare.daemon.views.rows import (
 from gpushare.daemon.views.tenant_status import (
     TenantProcessUse,
     charge_warnings,
+    eviction_warnings,
     own_driver_warnings,
     processes_of,
 )
 from gpushare.protocol.rows import (
     ShortfallReport,
     TenantCard,
-    TenantEviction,
     Why,
     WhyCard,
     WhyProcess,
@@ -78,7 +78,7 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
     charges = (
         charge_warnings(record, card, state.node, state.observed) for card in report["cards"]
     )
-    others = own_driver_warnings(record, listed, state.node)
+    others = (*eviction_warnings(record, state), *own_driver_warnings(record, listed, state.node))
     advice = [*chain.from_iterable(charges), *others, *advice_for(report, holders)]
     report["advice"] = advice[:_MOST_ADVICE]
     return report, holders
@@ -212,51 +212,23 @@ _MOST_PIDS: Final = 8
 def advice_for(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
     """Return advice for `report`, whose processes are `holders`; none if nothing is wrong.
 
-    A whole card has no account, so there is no advice for it.
+    A whole card has no account, and an evicted container has none of its memory on a card.
     """
-    if report["isolation"] == "exclusive":
+    if report["isolation"] == "exclusive" or report["eviction"] is not None:
         return []
-    if report["eviction"] is not None:
-        return list(_evicted(report["name"], report["eviction"]))
-    of_cards = [
-        sentence for card in report["cards"] for sentence in _of_card(report, card, holders)
-    ]
+    of_cards = [sentence for card in report["cards"] for sentence in _of_card(report, card)]
     return [*of_cards, *_unaccounted(holders)]
 
 
-def _evicted(name: str, evicted: TenantEviction) -> Iterator[str]:
-    size = format_size(evicted["bytes"])
-    if evicted["state"] == "failed":
-        yield (
-            f"the driver can neither keep nor restore the GPU memory of the container "
-            f"({evicted['error']}): gpushare stop {name}"
-        )
-        return
-    yield (
-        f"{size} of the memory is in host memory. It goes back to a card when the program uses "
-        "CUDA and a card has room"
-        if not evicted["held"]
-        else f"{size} of the memory is in host memory until gpushare restore {name}"
-    )
-    if evicted["waits_since"] is not None:
-        yield (
-            "the program waits for its memory: the card has no room. Stop or evict another "
-            "container, or move one to another card"
-        )
-
-
-def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
+def _of_card(report: Why, card: WhyCard) -> Iterator[str]:
     on = f"card {card['index']}: " if len(report["cards"]) > 1 else ""
-    for sentence in (
-        *_shortfall(card),
-        *_over(report, card, holders),
-        *_burst(report, card),
-        *_too_small(report, card),
-        *_cached(report, card),
-        *_idle_contexts(card, holders),
-        *_orphaned(card, holders),
+    for advice in (
+        _shortfall(card),
+        _over(report, card),
+        _too_small(report, card),
+        _cached(report, card),
     ):
-        yield on + sentence
+        yield from (on + sentence for sentence in advice)
 
 
 def _shortfall(card: WhyCard) -> Iterator[str]:
@@ -270,27 +242,13 @@ def _shortfall(card: WhyCard) -> Iterator[str]:
         )
 
 
-def _over(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
+def _over(report: Why, card: WhyCard) -> Iterator[str]:
     over = card["used_bytes"] - card["limit_bytes"]
-    if over <= 0:
-        return
-    most = max(holders, key=lambda row: _held_on(row, card), default=None)
-    largest = f" (process {_pid(most)} uses most)" if most and _held_on(most, card) else ""
-    change = _enlarge(report, card, card["used_bytes"])
-    yield (
-        f"the container is {format_size(over)} over quota: allocations fail until usage fits the "
-        f"quota. Free memory{largest}" + (f", or {change}" if change else "")
-    )
-
-
-def _burst(report: Why, card: WhyCard) -> Iterator[str]:
-    burst = min(card["used_bytes"], card["limit_bytes"]) - card["quota_bytes"]
-    if burst > 0:
+    if over > 0:
         change = _enlarge(report, card, card["used_bytes"])
         yield (
-            f"{format_size(burst)} is burst memory. It is not reclaimed, but once the card is "
-            "full, this container is refused first"
-            + (f". To reserve it, {change}" if change else "")
+            f"the container is {format_size(over)} over quota: allocations fail until usage fits "
+            "the quota. Free memory" + (f", or {change}" if change else "")
         )
 
 
@@ -343,65 +301,12 @@ def _cached(report: Why, card: WhyCard) -> Iterator[str]:
         )
 
 
-def _idle_contexts(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    """Name processes that hold only a context, unless it is the tenant's only process."""
-    idle = [
-        (row, held["bytes"])
-        for row in holders
-        for held in _on(row, card)
-        # A process that maps memory of another process is not idle.
-        if set(held["kinds"]) == {"contexts"} and not held["imported_bytes"]
-    ]
-    size = format_size(sum(size for _, size in idle))
-    if len(holders) == 1:
-        return
-    if len(idle) == 1:
-        yield f"process {_pid(idle[0][0])} holds only a context ({size})"
-    elif idle:
-        pids = _pids([row for row, _ in idle])
-        yield f"{len(idle)} processes hold only a context ({size}): {pids}"
-
-
-def _orphaned(card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    orphaned = card["kinds"]["orphaned"]
-    if orphaned:
-        here = [(row, held) for row in holders for held in _on(row, card)]
-        users = [row for row, held in here if held["imported_bytes"]]
-        yield (
-            f"{format_size(orphaned)} is shared memory whose creator has exited. It is freed once "
-            f"no process maps it ({_pids(users)})"
-        )
-
-
 def _unaccounted(holders: Sequence[WhyProcess]) -> Iterator[str]:
-    unallocated = [
-        (row, sum(held["driver_bytes"] or 0 for held in row["cards"]))  # on all cards
-        for row in holders
-        if not row["accounted"]
-    ]
-    unallocated.sort(key=lambda container: -container[1])
-    for row, size in unallocated[:_MOST_PIDS]:
+    rows = [row for row in holders if not row["accounted"]]
+    if rows:
+        used = sum(held["driver_bytes"] or 0 for row in rows for held in row["cards"])
+        pids = ", ".join([str(row["pid"]) for row in rows[:_MOST_PIDS]])
         yield (
-            f"process {_pid(row)} ({row['name']}) uses {format_size(size)} without an account: it "
-            "bypasses the interposer library. Its memory counts as unaccounted"
+            f"{format_size(used)} is used without an account, by process {pids}: it bypasses the "
+            "interposer library, and counts as unaccounted"
         )
-    rest = unallocated[_MOST_PIDS:]
-    if rest:
-        total = format_size(sum(size for _, size in rest))
-        yield f"this also applies to {len(rest)} more processes ({total})"
-
-
-def _on(row: WhyProcess, card: WhyCard) -> list[WhyProcessCard]:
-    return [held for held in row["cards"] if held["index"] == card["index"]]
-
-
-def _held_on(row: WhyProcess, card: WhyCard) -> int:
-    return sum(held["bytes"] for held in _on(row, card))
-
-
-def _pid(row: WhyProcess) -> str:
-    return f"{row['container_pid']} (in the container)" if row["pid"] is None else str(row["pid"])
-
-
-def _pids(rows: Sequence[WhyProcess]) -> str:
-    return ", ".join([*map(_pid, rows[:_MOST_PIDS]), *(["..."] if rows[_MOST_PIDS:] else [])])

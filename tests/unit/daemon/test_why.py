@@ -144,22 +144,17 @@ def advised(bound: BoundTenant, of_card: dict[str, Any], *holders: Any, **of_rep
     return " | ".join(why.advice_for(changed, holders))
 
 
-def test_burst_shared_and_idle_memory_is_explained(bound: BoundTenant) -> None:
-    def holder(pid: int, **changes: object) -> dict[str, Any]:
-        on = {"index": 0, "bytes": CONTEXT, "imported_bytes": 0, "kinds": {"contexts": CONTEXT}}
-        cards = [{**on, "driver_bytes": GIB, **changes}]
-        return {"pid": pid, "container_pid": 1, "name": "a", "accounted": True, "cards": cards}
-
-    above = {"used_bytes": 6 * GIB, "limit_bytes": 8 * GIB}
+def test_advice_is_of_memory_on_a_card_that_has_an_account(bound: BoundTenant) -> None:
+    above = {"used_bytes": 6 * GIB, "limit_bytes": 4 * GIB}
     assert advised(bound, above, isolation="exclusive") == ""
-    burst = advised(bound, above)
-    assert burst.startswith("2 GiB is burst memory.")
-    assert burst.endswith("To reserve it, run gpushare set train --memory 6GiB")
-    busy = holder(4, kinds={"buffers": GIB}, imported_bytes=GIB)
-    assert advised(bound, {}, busy, holder(5)) == "process 5 holds only a context (500 MiB)"
-    kinds = {**bound.report()[0]["cards"][0]["kinds"], "orphaned": GIB}
-    assert advised(bound, {"kinds": kinds}, busy) == (
-        "1 GiB is shared memory whose creator has exited. It is freed once no process maps it (4)"
+    assert advised(bound, above, eviction={"state": "evicted"}) == ""
+    assert advised(bound, above) == (
+        "the container is 2 GiB over quota: allocations fail until usage fits the quota. Free "
+        "memory, or run gpushare set train --memory 6GiB"
+    )
+    stray = {"pid": 7, "accounted": False, "cards": [{"driver_bytes": GIB}]}
+    assert advised(bound, {}, stray, {"accounted": True}).startswith(
+        "1 GiB is used without an account, by process 7: it bypasses the interposer library"
     )
     assert why.accounting_drift(None, 0, 0).startswith("the driver does not report the memory")
 
