@@ -78,10 +78,13 @@ class EvictableNode:
     """The node, whose driver lists the memory of what is not checkpointed."""
 
     node: FakeDaemon
-    driver: FakeDriver
     tenants: list[EvictableTenant] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)  # bytes by pid
     lives: ExitStack = field(default_factory=ExitStack)  # the locks on the processes' records
+
+    @property
+    def driver(self) -> FakeDriver:
+        return self.node.driver
 
     def tenant(
         self, *, gib: int = 4, programs: int = 1, held_gib: int = 0, **quota: str
@@ -176,9 +179,7 @@ class EvictableNode:
 @contextmanager
 def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvictableNode]:
     """Yield `node`, whose tenants end with the block."""
-    driver = node.node.loaded().nvml
-    assert isinstance(driver, FakeDriver)
-    made = EvictableNode(node, driver)
+    driver, made = node.driver, EvictableNode(node)
 
     def members(cgroup: str, _pid: int, _cgroups: object) -> list[processes.Process]:
         key = cgroup.rpartition("/")[2]

@@ -231,6 +231,12 @@ class FakeDaemon(DaemonState):
         self.ledger.changed.listeners += parts.followers
 
     @property
+    def driver(self) -> FakeDriver:
+        found = self.node.loaded().nvml
+        assert isinstance(found, FakeDriver)
+        return found
+
+    @property
     def room(self) -> RoomForStarts:
         return RoomForStarts(self.evictions, self.tickets)
 

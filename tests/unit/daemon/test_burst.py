@@ -321,8 +321,7 @@ CARD = fakes.card(0).uuid
 
 def takes(node: FakeDaemon, gib: int) -> None:
     """Let a non-tenant use so much by the driver's figures, and take a sample."""
-    driver = node.node.loaded()
-    driver.nvml.uses[CARD] = (ProcessUse(pid=1, bytes=gib * GIB),)  # type: ignore[attr-defined]
+    node.driver.uses[CARD] = (ProcessUse(pid=1, bytes=gib * GIB),)
     node.sampler.look()
 
 

@@ -26,7 +26,6 @@ from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
 from gpushare.daemon.node import LoadedDriver, NoDriver
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
@@ -69,8 +68,11 @@ class LimitedNode:
     """A node whose driver has limits of its own."""
 
     node: FakeDaemon
-    driver: FakeDriver
     cgroup: Path
+
+    @property
+    def driver(self) -> FakeDriver:
+        return self.node.driver
 
     def bound(self, **quota: str) -> str:
         tenant = opened(self.node, **quota)
@@ -106,9 +108,8 @@ def limited_driver() -> FakeDriver:
 
 @pytest.fixture
 def limited(tmp_path: Path, cgroup: Path) -> Iterator[LimitedNode]:
-    driver = limited_driver()
-    with fakes.node(tmp_path, driver) as made:
-        yield LimitedNode(made, driver, cgroup)
+    with fakes.node(tmp_path, limited_driver()) as made:
+        yield LimitedNode(made, cgroup)
 
 
 def test_only_a_context_that_was_not_measured_is_measured_again(
@@ -201,13 +202,13 @@ def test_the_limits_end_with_the_tenant(limited: LimitedNode) -> None:
 def test_a_daemon_that_starts_again_sets_them_again(tmp_path: Path, cgroup: Path) -> None:
     driver = limited_driver()
     with fakes.node(tmp_path, driver) as before:
-        key = LimitedNode(before, driver, cgroup).bound(memory="4GiB", devices="0")
+        key = LimitedNode(before, cgroup).bound(memory="4GiB", devices="0")
     driver.held.clear()
     for has_limits, held, isolation in ((True, (4, 4), "driver"), (False, None, "interposer")):
         driver.has_limits = has_limits
         with fakes.node(tmp_path, driver) as after:
             adopt_tenants(after, after.freezer)
-            limited = LimitedNode(after, driver, cgroup)
+            limited = LimitedNode(after, cgroup)
             assert (limited.held(), limited.isolation(key)) == (held, isolation)
         driver.held.clear()
 
@@ -251,18 +252,12 @@ CARD, OTHER = fakes.card(0), fakes.card(1)
 
 
 @pytest.fixture
-def changing_driver() -> FakeDriver:
-    return FakeDriver(CARD, OTHER)
-
-
-@pytest.fixture
-def changing(tmp_path: Path, changing_driver: FakeDriver) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path, changing_driver) as made:
-        truth = made.sampler
+def changing(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path, FakeDriver(CARD, OTHER)) as made:
         loader = DriverLoader(made)
-        loader.sampler = truth
-        truth._changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
-        truth.look()
+        loader.sampler = made.sampler
+        made.sampler._changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
+        made.sampler.look()
         yield made
 
 
@@ -278,46 +273,42 @@ def changed(changing: FakeDaemon) -> None:
     changing.sampler.look()
 
 
-def health(changing: FakeDaemon, card: Card = CARD) -> str:
-    return changing.observed.usage.cards[card.uuid].health
+def health(changing: FakeDaemon) -> str:
+    return changing.observed.usage.cards[CARD.uuid].health
 
 
 def test_a_card_under_mig_keeps_its_reservations_and_takes_no_new_ones(
-    changing: FakeDaemon, changing_driver: FakeDriver
+    changing: FakeDaemon,
 ) -> None:
     opened(changing, memory="4GiB", devices="0")
-    changing_driver.parts = {CARD.uuid: ()}
+    changing.driver.parts = {CARD.uuid: ()}
     changed(changing)
     with pytest.raises(NoRoom, match="MIG is enabled"):
         opened(changing, memory="4GiB", devices="0")
     assert len(changing.ledger.entries) == 1
     [warning] = [text for text in status_row(changing)["warnings"] if "MIG" in text]
     assert "card 0" in warning
-    changing_driver.parts = {}
+    changing.driver.parts = {}
     changed(changing)
     opened(changing, memory="4GiB", devices="0")
 
 
-def test_reservations_follow_the_uuid_when_indices_change(
-    changing: FakeDaemon, changing_driver: FakeDriver
-) -> None:
+def test_reservations_follow_the_uuid_when_indices_change(changing: FakeDaemon) -> None:
     opened(changing, memory="4GiB", devices="0")
-    changing_driver._cards = (replace(OTHER, index=0), replace(CARD, index=1))
+    changing.driver._cards = (replace(OTHER, index=0), replace(CARD, index=1))
     changed(changing)
     allocated = {room.card.index: room.allocated_bytes for room in changing.accounts.capacities()}
     assert allocated == {0: 0, 1: 4 * GIB}
 
 
-def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(
-    changing: FakeDaemon, changing_driver: FakeDriver
-) -> None:
-    changing_driver.xids = ((CARD.uuid, 95),)
+def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(changing: FakeDaemon) -> None:
+    changing.driver.xids = ((CARD.uuid, 95),)
     changing.sampler.look()
     changing.sampler.look()
     assert health(changing).startswith("XID 95")
-    changing_driver.lost = frozenset({CARD.uuid})
+    changing.driver.lost = frozenset({CARD.uuid})
     changing.sampler.look()
-    changing_driver.lost = frozenset()
+    changing.driver.lost = frozenset()
     changing.sampler.look()
     assert health(changing) == "ok"
 
@@ -325,12 +316,11 @@ def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 94, 12345])
 def test_an_xid_of_a_program_is_counted_and_no_fault_of_the_card(
     changing: FakeDaemon,
-    changing_driver: FakeDriver,
     capfd: pytest.CaptureFixture[str],
     number: int,
 ) -> None:
-    changing_driver.uses = {CARD.uuid: (ProcessUse(4242, GIB),)}
-    changing_driver.xids = ((CARD.uuid, number), (CARD.uuid, number))
+    changing.driver.uses = {CARD.uuid: (ProcessUse(4242, GIB),)}
+    changing.driver.xids = ((CARD.uuid, number), (CARD.uuid, number))
     changing.sampler.look()
     assert health(changing) == "ok"
     assert changing.sampler.health.xids == {(CARD.uuid, number): 2}
@@ -383,13 +373,6 @@ def upgrade(host: Host, version: str) -> None:
     host.write("proc/driver/nvidia/version", f"NVRM version: x  Kernel Module  {version}  Wed\n")
 
 
-@pytest.fixture
-def nvml(upgraded: FakeDaemon) -> FakeDriver:
-    made = upgraded.node.loaded().nvml
-    assert isinstance(made, FakeDriver)
-    return made
-
-
 def create(upgraded: FakeDaemon, folder: Path) -> str:
     """Create a container; return the real libcuda that it has."""
     container = BundleToCreate(folder, SHARE, identity=folder.name)
@@ -431,9 +414,9 @@ def test_without_the_module_nvml_is_asked_only_where_it_makes_no_node(
     assert upgraded.node.no_driver_reason == f"no driver: {why}"
 
 
-def test_a_card_that_cannot_be_shared_is_a_warning(upgraded: FakeDaemon, nvml: FakeDriver) -> None:
-    nvml.refused_cards = ("card 1 (NVIDIA GB10): it has no memory of its own",)
-    assert nvml.refused_cards[0] in status_row(upgraded)["warnings"]
+def test_a_card_that_cannot_be_shared_is_a_warning(upgraded: FakeDaemon) -> None:
+    upgraded.driver.refused_cards = ("card 1 (NVIDIA GB10): it has no memory of its own",)
+    assert upgraded.driver.refused_cards[0] in status_row(upgraded)["warnings"]
 
 
 def test_a_new_driver_with_its_module_is_loaded_and_used(
@@ -448,9 +431,9 @@ def test_a_new_driver_with_its_module_is_loaded_and_used(
 
 
 def test_a_driver_whose_version_differs_from_its_files_is_not_used(
-    upgraded: FakeDaemon, nvml: FakeDriver, host: Host, tmp_path: Path
+    upgraded: FakeDaemon, host: Host, tmp_path: Path
 ) -> None:
-    nvml.version_of = lambda _: "585.1"
+    upgraded.driver.version_of = lambda _: "585.1"
     upgrade(host, NEWER)
     with pytest.raises(NoDriver, match=f"libraries are {NEWER}, and the driver reports 585.1"):
         create(upgraded, tmp_path / "b")

@@ -46,8 +46,7 @@ def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
 
 def uses(node: FakeDaemon, *found: ProcessUse, busy: int = 0, lost: str = "") -> None:
     """Have the driver list these processes of card 0, and look twice."""
-    driver = node.node.loaded().nvml
-    assert isinstance(driver, FakeDriver)
+    driver = node.driver
     driver.uses, driver.busy = {UUID: found}, {UUID: busy}
     driver.lost = frozenset({lost} - {""})
     for _ in range(2):

@@ -222,8 +222,7 @@ def test_a_driver_that_is_about_to_be_unloaded_is_let_go_of(tmp_path: Path) -> N
     source = "node label nvidia.com/gpu.deploy.client=paused-for-driver-upgrade"
     why = f"it is about to be unloaded ({source})"
     with labelled(tmp_path) as made:
-        driver = made.node.loaded().nvml
-        assert isinstance(driver, FakeDriver)
+        driver = made.driver
         made.ask("node-setting", key=RELEASED, value="yes", source=source)
         assert driver.released == why
         assert {row["schedulable_reason"] for row in made.ask("cards")} == {

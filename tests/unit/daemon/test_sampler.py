@@ -40,7 +40,6 @@ class SampledTenant:
     """A bound tenant without a cgroup of its own, that uses 1 GiB in one context."""
 
     node: FakeDaemon
-    driver: FakeDriver
     pages: Pages
     child: int  # the process of the tenant: a descendant of ours, which is the bound one
     starttime: int
@@ -61,7 +60,7 @@ class SampledTenant:
 
     def uses(self, size: int | None, *others: ProcessUse) -> None:
         """Have the driver say so of its process."""
-        self.driver.uses = {CARD: (ProcessUse(self.child, size, 40), *others)}
+        self.node.driver.uses = {CARD: (ProcessUse(self.child, size, 40), *others)}
 
     @property
     def usage(self) -> UsageView:
@@ -79,15 +78,8 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 
 @pytest.fixture
-def driver(node: FakeDaemon) -> FakeDriver:
-    found = node.node.loaded().nvml
-    assert isinstance(found, FakeDriver)
-    return found
-
-
-@pytest.fixture
 def tenant(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> SampledTenant:
     monkeypatch.setattr(processes, "may_map", lambda pid, _inode: pid == program.pid)
     process = processes.find_process(program.pid)
@@ -100,7 +92,7 @@ def tenant(
     directory = node.mounts.make(entry.key, size_bytes=1 << 20)
     pages = Pages.make(directory, entry.key, [CardGrant(CARD, 4 * GIB, 0, 0)])
     node.tenants.add(entry.key, pages)
-    made = SampledTenant(node, driver, pages, program.pid, process.starttime)
+    made = SampledTenant(node, pages, program.pid, process.starttime)
     made.claim(GIB)
     return made
 
@@ -121,24 +113,24 @@ def test_memory_allocated_during_a_sample_is_not_overhead(tenant: SampledTenant)
         tenant.uses(used + 500 * MIB)
         tenant.claim(used)
 
-    tenant.driver.during = grow
+    tenant.node.driver.during = grow
     assert max(tenant.looks(8)) <= 500
 
 
 def test_a_silent_card_reserves_no_contexts(tenant: SampledTenant) -> None:
     """Without an answer all stays: overhead, non-tenant use, and the attribution of processes."""
     tenant.uses(GIB + 500 * MIB, ProcessUse(os.getpid(), GIB))
-    tenant.driver.busy = {CARD: 45}
+    tenant.node.driver.busy = {CARD: 45}
     tenant.looks(4)
     assert next(card_rows(tenant.node))["utilization"] == 45
     (process,) = tenant.row["processes"]
     assert process["cards"] == [{"index": 0, "bytes": GIB + 500 * MIB, "utilization": 40}]
-    tenant.driver.lost = frozenset({CARD})
+    tenant.node.driver.lost = frozenset({CARD})
     assert tenant.looks() == [500]
     assert tenant.usage.cards[CARD].non_tenant_bytes == GIB
     assert tenant.usage.cards[CARD].health == "GPU is lost"
     assert next(card_rows(tenant.node))["utilization"] is None
-    tenant.driver.lost = frozenset()
+    tenant.node.driver.lost = frozenset()
     tenant.uses(None)  # no figure changes none
     assert tenant.looks() == [500]
     assert tenant.usage.cards[CARD].health == "ok"
@@ -200,7 +192,7 @@ def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
 
 
 def test_the_cgroup_identifies_the_tenant_of_a_process(
-    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, node: FakeDaemon
+    monkeypatch: pytest.MonkeyPatch, node: FakeDaemon
 ) -> None:
     fakes.all_are_there(monkeypatch)
     paths = {7: {"": "/x/a/nested"}, 8: {"": "/x/ab"}, 9: {"devices": "/x/a"}}
@@ -208,7 +200,7 @@ def test_the_cgroup_identifies_the_tenant_of_a_process(
     monkeypatch.setattr(processes, "find_process", lambda pid: None)  # noqa: ARG005
     entry = replace(fakes.entry(), state="bound", pid=4, cgroup=":/x/a")
     node.ledger.add(entry)
-    driver.uses = {CARD: tuple(ProcessUse(pid, GIB) for pid in paths)}
+    node.driver.uses = {CARD: tuple(ProcessUse(pid, GIB) for pid in paths)}
     node.sampler.look()
     owned = [use.pid for _, use in node.observed.usage.processes[entry.key]]
     assert owned == [7]
@@ -226,12 +218,12 @@ def test_a_failed_sample_is_followed_by_another(
     tenant.uses(2 * GIB)
     tenant.looks(4)
     for during, fault, why in ((fail, "", "RuntimeError"), (lambda: None, "hangs", "hangs")):
-        tenant.driver.during, tenant.driver.fault = during, fault
+        tenant.node.driver.during, tenant.node.driver.fault = during, fault
         assert tenant.looks(2) == [1024, 1024]
         assert why in tenant.usage.stale
         assert KEY in tenant.usage.processes
     assert capfd.readouterr().err.count("driver-sample-failed") == 1
-    tenant.driver.fault = ""
+    tenant.node.driver.fault = ""
     tenant.looks()
     assert not tenant.usage.stale
 

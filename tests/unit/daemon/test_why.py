@@ -21,7 +21,7 @@ from gpushare.protocol.rows import Why, WhyProcess
 
 from . import registered
 from .fake_process import FakeProcess
-from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
+from .fakes import GIB, MIB, FakeDaemon, card
 from .operations import entry_of, opened
 
 CONTEXT = 500 * MIB
@@ -65,25 +65,14 @@ def bound(node: FakeDaemon, program: Program) -> BoundTenant:
     return BoundTenant(node, program)
 
 
-def driver_of(node: FakeDaemon) -> FakeDriver:
-    assert node.node.driver is not None
-    assert isinstance(node.node.driver.nvml, FakeDriver)
-    return node.node.driver.nvml
-
-
-def look(node: FakeDaemon, times: int = 4) -> None:
-    assert node.node.driver is not None
-    for _ in range(times):
-        node.sampler.look()
-
-
 def test_unaccounted_memory_is_a_kind_of_its_own(bound: BoundTenant) -> None:
     kinds = {abi.KIND_CONTEXT: CONTEXT, abi.KIND_POOL: GIB}
     registered.hold(bound.fd, 0, 2 * GIB, kinds=kinds, contexts=1, pool_kept_bytes=768 * MIB)
     use = ProcessUse(bound.program.pid, 2 * GIB + 40 * MIB)
-    driver_of(bound.node).uses = {card(0).uuid: (use,)}
+    bound.node.driver.uses = {card(0).uuid: (use,)}
     with registered.life(bound.fd, 0):
-        look(bound.node)
+        for _ in range(4):
+            bound.node.sampler.look()
     report, (holder,) = bound.report()
     (row,) = report["cards"]
     assert {part: size for part, size in row["kinds"].items() if size} == {
