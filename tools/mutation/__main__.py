@@ -10,7 +10,6 @@ import time
 
 from tools.mutation import mutate
 from tools.mutation.invariants import INVARIANTS
-from tools.mutation.paths import paths
 
 _BEGUN = time.monotonic()
 
@@ -20,15 +19,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutation", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     invariants = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
-    charged = verbs.add_parser("paths", help="break each charged function; its test must fail")
-    for one in (invariants, charged):
-        one.add_argument("words", metavar="WORDS", nargs="*", help="of a sentence; else all")
+    invariants.add_argument("words", metavar="WORDS", nargs="*", help="of a sentence; else all")
     arguments = parser.parse_args()
     # Whoever ends us has the file that is broken restored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("mutation: interrupted"))
-    table = INVARIANTS if arguments.verb == "invariants" else paths()
-    return mutate.report(table, arguments.words, _tell)
+    return mutate.report(INVARIANTS, arguments.words, _tell)
 
 
 def _tell(what: str) -> None:
