@@ -200,7 +200,10 @@ class _Creation:
         needs_pages = request.effective.kind == "shared" and not applicant.label
         about = self._name, request.effective.class_ == "online"
         with state.mounts.claimed() if needs_pages else nullcontext():
-            record = self._room.reserve(reserve_now, about, bundle.waits)
+            try:
+                record = reserve_now()
+            except NoRoom as error:
+                record = self._room.reserve(error, about, reserve_now, bundle.waits)
         try:
             edited = self._edited(request, record)
             bundle.check()

@@ -18,6 +18,7 @@ from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, follow_reservation, reserve
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
@@ -81,8 +82,11 @@ def open_tenant(
 
         return state.in_start(decide)
 
-    about = name, effective.class_ == "online"
-    record = room.reserve(reserve_now, about, command.waits)
+    try:
+        record = reserve_now()
+    except NoRoom as error:
+        about = name, effective.class_ == "online"
+        record = room.reserve(error, about, reserve_now, command.waits)
     follow_reservation(record, state)
     cards = [allocation.uuid for allocation in record.allocations]
     return HostProcessGrant(

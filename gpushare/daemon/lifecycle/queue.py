@@ -461,25 +461,23 @@ class RoomForStarts:
 
     def reserve(
         self,
-        reserve: Callable[[], TenantRecord],
+        error: NoRoom,
         about: tuple[str, bool],
+        reserve: Callable[[], TenantRecord],
         waits: Callable[[float], None],
     ) -> TenantRecord:
-        """Return what `reserve` does, at once or after others are evicted for it.
+        """Return what `reserve` does once others are evicted for it; `error` if that cannot be.
 
         `about` is the name of the container, and whether it is of class online. `waits` is called
-        before an eviction, which takes seconds, and with 0 after. Never on the decide thread.
+        before, and with 0 after: an eviction takes seconds. Never on the decide thread.
         """
+        if error.request is None:
+            raise error
+        waits(START_SECONDS)
         try:
-            return reserve()
-        except NoRoom as error:
-            if error.request is None:
-                raise
-            waits(START_SECONDS)
-            try:
-                record = self.evictions.evict_for(error.request, *about, reserve)
-            finally:
-                waits(0)
-            if record is None:
-                raise
-            return record
+            record = self.evictions.evict_for(error.request, *about, reserve)
+        finally:
+            waits(0)
+        if record is None:
+            raise error
+        return record

@@ -48,7 +48,7 @@ def test_a_fault_takes_effect_at_once_and_ends_at_once(
     for kind, mode in (("exclusive", "Exclusive_Process"), ("prohibited", "Prohibited")):
         said("fault", cards.device, kind)
         assert driver.sample().compute_modes[cards.uuids[0]] == mode
-    said("fault", cards.device, "lie", "total,used")
+    said("fault", cards.device, "lie", "pid,used")
     with pytest.raises(InvalidSample):
         driver.sample()
     said("fault", cards.device, "slow", 1)
