@@ -127,14 +127,6 @@ def test_only_a_context_that_was_not_measured_is_measured_again(
     assert len(asked) == 2
 
 
-def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: LimitedNode) -> None:
-    """The driver counts it while it is in system memory."""
-    node = limited.node.node
-    node.config = replace(node.config, oversubscribe=HostMemory(32 * GIB))
-    limited.bound(memory="4GiB", oversubscribe="host:8GiB")
-    assert limited.held() == (4, 12)
-
-
 @pytest.mark.parametrize(
     ("driver_has", "quota", "isolation", "reported"),
     [
@@ -154,6 +146,8 @@ def test_without_limits_of_the_driver_the_interposer_holds_and_nothing_is_left(
     reported: int,
 ) -> None:
     """A driver may round a limit, but not change it."""
+    advice = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
+    assert limited.node.limits.set_in_driver(advice) == "advisory"
     vars(limited.driver).update(driver_has)
     assert limited.isolation(limited.bound(**quota)) == isolation
     assert (limited.held() is None) == (isolation == "interposer")
@@ -169,14 +163,6 @@ def test_a_request_for_the_driver_backend_fails_without_it(limited: LimitedNode)
         opened(limited.node, memory="4GiB", backend="driver")
 
 
-def test_a_host_process_that_could_walk_around_everything_stays_advice(
-    limited: LimitedNode,
-) -> None:
-    entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
-    assert limited.node.limits.set_in_driver(entry) == "advisory"
-    assert limited.driver.held == {}
-
-
 def test_quota_changes_and_burst_limits_reach_the_driver(limited: LimitedNode) -> None:
     key = limited.bound(memory="10GiB", memory_limit="200GiB", devices="0")
     assert limited.held() == (10, 140)
@@ -188,6 +174,14 @@ def test_quota_changes_and_burst_limits_reach_the_driver(limited: LimitedNode) -
     release_tenant(other["key"], limited.node, "it has ended")
     limited.node.limits.update()
     assert limited.held() == (20, 140)
+
+
+def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(limited: LimitedNode) -> None:
+    """The driver counts it while it is in system memory."""
+    node = limited.node.node
+    node.config = replace(node.config, oversubscribe=HostMemory(32 * GIB))
+    limited.bound(memory="4GiB", oversubscribe="host:8GiB")
+    assert limited.held() == (4, 12)
 
 
 def test_the_limits_end_with_the_tenant(limited: LimitedNode) -> None:

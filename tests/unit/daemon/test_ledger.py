@@ -96,11 +96,6 @@ def garbage(folder: Path) -> None:
         file.write_bytes(b"not a record opened all, but long enough" * 100)
 
 
-def torn(folder: Path) -> None:
-    for file in folder.iterdir():
-        os.truncate(file, file.stat().st_size // 2)
-
-
 def removed(folder: Path) -> None:
     shutil.rmtree(folder)
 
@@ -123,7 +118,6 @@ def of_another_format(folder: Path) -> None:
 DAMAGES = [
     zeroed,
     garbage,
-    torn,
     removed,
     a_record_removed,
     a_byte_of_an_amount,

@@ -380,10 +380,6 @@ def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: Fake
     assert done == ["killed"]  # a kill never waits for a server that is not there
 
 
-def stop(node: FakeDaemon, signal: str, seconds: int = 0) -> None:
-    node.ask("stop", name=KEY, signal=signal, timeout=seconds)
-
-
 def run_loop(node: FakeDaemon) -> None:
     """Have the loop do what is due, and what that has led to."""
     node.loop.settle()
@@ -398,41 +394,29 @@ def client(held: FakeDaemon) -> FakeDaemon:
     return held
 
 
+@pytest.mark.parametrize("answers", [True, False])
 def test_the_server_ends_its_work_before_it_is_killed(
-    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch, *, answers: bool
 ) -> None:
+    """Not while it has time, and a server that does not answer delays the kill by some seconds."""
+    monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
     found: list[bool] = []
 
     def terminate(key: str, then: Callable[[], None]) -> None:
         assert key == KEY
         found.append(group.killed)
-        then()
+        if answers:
+            then()
 
     monkeypatch.setattr(client.servers, "terminate", terminate)
-    stop(client, "KILL")
+    client.ask("stop", name=KEY, signal="TERM", timeout=3600)
     run_loop(client)
-    assert (found, group.killed) == ([False], True)
-
-
-def test_a_server_that_does_not_answer_delays_the_kill_by_some_seconds(
-    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client.servers, "terminate", lambda _key, _then: None)
-    stop(client, "KILL")
+    assert (found, group.killed) == ([], False)
+    client.ask("stop", name=KEY, signal="KILL", timeout=0)
     run_loop(client)
-    (promised,) = client.ledger.freezes.of(KEY)
-    assert (promised.by, group.killed) == ("stop", False)
-    client.ledger.freezes.put(replace(promised, due=1.0))
-    client.freezer.enforce()
+    assert (found, group.killed) == ([False], answers)
+    if not answers:
+        (promised,) = client.ledger.freezes.of(KEY)
+        client.ledger.freezes.put(replace(promised, due=1.0))
+        client.freezer.enforce()
     assert group.killed
-
-
-def test_it_may_use_the_card_until_its_time_is_over(
-    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
-    asked: list[str] = []
-    monkeypatch.setattr(client.servers, "terminate", lambda key, _then: asked.append(key))
-    stop(client, "TERM", 3600)
-    run_loop(client)
-    assert (asked, group.killed) == ([], False)

@@ -152,23 +152,17 @@ def test_a_dead_processs_memory_and_work_are_cleared_on_all_cards(status: Status
         assert found == bytes(abi.WORK_BYTES) + left
 
 
-def test_a_process_that_holds_its_lock_is_alive(status: StatusPage) -> None:
-    """A process that is not seen (it left its cgroup) but holds its record is not robbed."""
-    register(status, 0, 11, used=GIB)
-    with registered.life(status.fd, 0):
-        assert status.reap(none_live, 1) == 0
-        assert status.is_held()
-    assert not status.is_held()
-    assert status.reap(none_live, 1) == 1
-
-
-def test_the_daemon_never_waits_for_a_tenant_that_holds_the_pages_lock(
-    status: StatusPage, tmp_path: Path
+@pytest.mark.parametrize("offset", [abi.status_process_offset(0), 0], ids=["its own", "the page's"])
+def test_a_process_that_holds_a_lock_is_not_robbed_nor_waited_for(
+    status: StatusPage, tmp_path: Path, offset: int
 ) -> None:
+    """It is not seen (it left its cgroup), but it holds its record, or keeps the daemon out."""
     register(status, 0, 11, used=GIB)
     with (tmp_path / "status").open("r+b") as other:
-        fcntl.fcntl(other, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+        fcntl.fcntl(other, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, offset, 1, 0))
         assert status.reap(none_live, 1) == 0
+        assert status.is_held() == (offset > 0)
+    assert not status.is_held()
     assert status.reap(none_live, 1) == 1
 
 

@@ -60,20 +60,6 @@ def refusal(ask: PlacementRequest, *rooms: CardCapacity) -> str:
     return str(caught.value)
 
 
-def test_the_refusal_of_a_named_card_speaks_of_no_other() -> None:
-    """The device plugin names one card, and the pod's author sees the others as not asked."""
-    rooms = room(0), room(1, AllocationUse("train", 130 * GIB))
-    sources = {"devices": "device plugin"}
-    assert refusal(share(20, devices=("1",), sources=sources), *rooms) == (
-        "the requested card (device plugin) has no room for 20 GiB: card 1 has 10 of 140 GiB "
-        "available (train 130); request less or see gpushare ls"
-    )
-    whole = PlacementRequest(whole=True, devices=("1",))
-    assert refusal(whole, *rooms) == (
-        "the requested card is not available as a whole: card 1 is shared by train; see gpushare ls"
-    )
-
-
 @pytest.mark.parametrize(
     ("request_", "found"),
     [
