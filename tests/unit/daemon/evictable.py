@@ -94,23 +94,14 @@ class EvictableNode:
         first = family[0]
         made = EvictableTenant(self.node, grant["key"], family)
         self.tenants.append(made)
-        start = processes.start_time(first.pid)
-        assert start is not None
+        bound = {"state": "bound", "pid": first.pid, "starttime": first.starttime}
         self.node.decide.run(
-            lambda: self.node.ledger.change(
-                made.key,
-                state="bound",
-                pid=first.pid,
-                starttime=start,
-                cgroup=f":/evictable/{made.key}",
-            )
+            lambda: self.node.ledger.change(made.key, **bound, cgroup=f":/evictable/{made.key}")
         )
         each = (held_gib or gib) * GIB // programs
         status = self.node.tenants.pages[made.key].status.fd
         for number, program in enumerate(family):
-            started = processes.start_time(program.pid)
-            assert started is not None
-            register(status, number, program.pid, started)
+            register(status, number, program.pid, program.starttime)
             self.lives.enter_context(life(status, number))
             hold(status, number, each)
             self.held[program.pid] = each

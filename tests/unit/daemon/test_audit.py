@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.observe.non_tenant import container_of
 from gpushare.daemon.observed import Shortfall
@@ -347,9 +346,7 @@ def test_a_well_timed_lower_claim_does_not_reduce_the_drivers_figure(
     with fakes.node(tmp_path, driver) as node:
         tenant = bound(node, program, memory="4GiB")
         status = node.tenants.pages[tenant["key"]].status.fd
-        process = processes.find_process(program.pid)
-        assert process is not None
-        registered.register(status, 0, program.pid, process.starttime)
+        registered.register(status, 0, program.pid, program.starttime)
         driver.uses = {CARD: (ProcessUse(program.pid, 60 * GIB),)}
         driver.during = lambda: registered.hold(status, 0, GIB)
         with registered.life(status, 0):

@@ -82,17 +82,12 @@ def tenant(
     node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> SampledTenant:
     monkeypatch.setattr(processes, "may_map", lambda pid, _inode: pid == program.pid)
-    process = processes.find_process(program.pid)
-    assert process is not None
-    entry = fakes.entry()
+    entry = replace(fakes.entry(), state="bound", pid=program.pid, starttime=program.starttime)
     node.ledger.add(entry)
-    node.ledger.change(
-        entry.key, state="bound", pid=program.pid, starttime=process.starttime, cgroup=""
-    )
     directory = node.mounts.make(entry.key, size_bytes=1 << 20)
     pages = Pages.make(directory, entry.key, [CardGrant(CARD, 4 * GIB, 0, 0)])
     node.tenants.add(entry.key, pages)
-    made = SampledTenant(node, pages, program.pid, process.starttime)
+    made = SampledTenant(node, pages, program.pid, program.starttime)
     made.claim(GIB)
     return made
 

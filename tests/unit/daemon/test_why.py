@@ -13,55 +13,38 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views import why
-from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.rows import Why, WhyProcess
 
-from . import registered
+from . import operations, registered
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, card
-from .operations import entry_of, opened
+from .operations import entry_of
 
 CONTEXT = 500 * MIB
-
-
-Program = FakeProcess
-Report = tuple[Why, list[WhyProcess]]
 
 
 class BoundTenant:
     """A tenant of 4 GiB whose one process is `program`; its page is the test's to write."""
 
-    def __init__(self, node: FakeDaemon, program: Program) -> None:
-        self.node = node
-        self.program = program
-        self.opened: HostProcessGrant = opened(node, memory="4GiB")
-        bind(self.opened["key"], self.opened["id"], program.pid, os.getpid(), node)
-        pages = node.tenants.pages[self.opened["key"]]
-        self.fd, self.grant = pages.status.fd, pages.grant
-        self.grant.set_context(0, CONTEXT)
-        living = processes.find_process(program.pid)
-        assert living is not None
-        self.starttime = living.starttime
-        registered.register(self.fd, 0, program.pid, living.starttime)
+    def __init__(self, node: FakeDaemon, program: FakeProcess) -> None:
+        self.node, self.program = node, program
+        self.opened = operations.bound(node, program, memory="4GiB")
+        self.pages = node.tenants.pages[self.opened["key"]]
+        self.fd = self.pages.status.fd
+        self.pages.grant.set_context(0, CONTEXT)
+        self.refuse(0, times=0)
 
     def refuse(self, size: int, times: int = 1) -> None:
-        registered.register(
-            self.fd, 0, self.program.pid, self.starttime, denied=times, denied_bytes=size
-        )
+        process = self.program.pid, self.program.starttime
+        registered.register(self.fd, 0, *process, denied=times, denied_bytes=size)
 
-    def report(self) -> Report:
-        return why.explain_memory(self.entry, self.node)
-
-    @property
-    def entry(self) -> TenantRecord:
-        return entry_of(self.node, self.opened)
+    def report(self) -> tuple[Why, list[WhyProcess]]:
+        return why.explain_memory(entry_of(self.node, self.opened), self.node)
 
 
 @pytest.fixture
-def bound(node: FakeDaemon, program: Program) -> BoundTenant:
+def bound(node: FakeDaemon, program: FakeProcess) -> BoundTenant:
     return BoundTenant(node, program)
 
 
@@ -107,8 +90,7 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     ) in report["advice"]
     bound.program.kill()
     bound.program.wait()
-    pages = bound.node.tenants.pages[bound.opened["key"]]
-    assert pages.reap(lambda _pid, _starttime: False) == 1
+    assert bound.pages.reap(lambda _pid, _starttime: False) == 1
     after, holders = bound.report()
     assert (after["denied_allocations"], after["last_denied_allocation"], holders) == (1, last, [])
 
