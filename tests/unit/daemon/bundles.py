@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +45,21 @@ class BundleToCreate:
         return json.loads(self.text())
 
     @contextmanager
-    def bundle(
-        self, marker: str = "strong", maker: int = 0, *, binds: bool = False
-    ) -> Iterator[NewContainer]:
+    def bundle(self, marker: str = "strong", maker: int = 0) -> Iterator[NewContainer]:
         fds = [
             os.open(self.folder / name, os.O_RDONLY | os.O_DIRECTORY) for name in (".", "rootfs")
         ]
         try:
-            yield NewContainer(
-                self.identity, str(self.folder), marker, fds[0], fds[1], maker, binds
-            )
+            yield NewContainer(self.identity, str(self.folder), marker, fds[0], fds[1], maker)
         finally:
             for fd in fds:
                 os.close(fd)
 
     def create(
-        self, node: FakeDaemon, marker: str = "strong", maker: int = 0, *, binds: bool = False
+        self, node: FakeDaemon, marker: str = "strong", maker: int = 0, **changes: Any
     ) -> dict[str, Any]:
-        with self.bundle(marker, maker, binds=binds) as bundle:
-            return create.create(bundle, node, node.room, node.servers)
+        with self.bundle(marker, maker) as bundle:
+            return create.create(replace(bundle, **changes), node, node.room, node.servers)
 
 
 class ContainerdBundles:

@@ -47,11 +47,11 @@ def bursting(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> 
     return opened(node, memory=memory, memory_limit=limit, devices="0")
 
 
-def uses(node: FakeDaemon, tenant: HostProcessGrant, gib: float) -> None:
+def uses(node: FakeDaemon, tenant: HostProcessGrant, gib: float, managed_gib: int = 0) -> None:
     """Let a process of the tenant hold so much by its own page."""
     fd = node.tenants.pages[tenant["key"]].status.fd
     registered.register(fd, 0, os.getpid(), 1)
-    registered.hold(fd, 0, int(gib * GIB))
+    registered.hold(fd, 0, int(gib * GIB), kinds={abi.KIND_MANAGED: managed_gib * GIB})
 
 
 def limit(node: FakeDaemon, tenant: HostProcessGrant) -> int:
@@ -254,18 +254,10 @@ def test_it_is_within_the_containers_own_memory_limit(
     assert limited("d", -1).create(host_node)["mode"] == "shared"
 
 
-def claim(node: FakeDaemon, tenant: HostProcessGrant, kinds: dict[int, int]) -> None:
-    """Write a process that holds `kinds`, in bytes, on the tenant's first card."""
-    fd = node.tenants.pages[tenant["key"]].status.fd
-    registered.register(fd, 0, 7, 1)
-    noted = {kind: size for kind, size in kinds.items() if kind != abi.KIND_BUFFER}
-    registered.hold(fd, 0, sum(kinds.values()), kinds=noted)
-
-
 def test_it_is_beside_the_use_and_takes_nothing_from_others(host_node: FakeDaemon) -> None:
     tenant = opened(host_node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
     record = entry_of(host_node, tenant)
-    claim(host_node, tenant, {abi.KIND_BUFFER: 3 * GIB, abi.KIND_MANAGED: 18 * GIB})
+    uses(host_node, tenant, 21, managed_gib=18)
     [card] = tenant_status(record, host_node)["cards"]
     assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
     assert card["oversubscribed_bytes"] == card["oversubscribed_limit_bytes"] == 16 * GIB
@@ -281,7 +273,7 @@ def test_whatever_it_claims_all_commands_show_the_same(host_node: FakeDaemon) ->
     """Nobody holds more than the card has, beside what is in host memory."""
     tenant = opened(host_node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
     record, most = entry_of(host_node, tenant), fakes.card().memory_bytes
-    claim(host_node, tenant, {abi.KIND_BUFFER: 2 * most, abi.KIND_MANAGED: 18 * GIB})
+    uses(host_node, tenant, 300, managed_gib=18)
     [row] = tenant_status(record, host_node)["cards"]
     [part] = explain_memory(record, host_node)[0]["cards"]
     [metric] = [one for one in tenant_rows(host_node) if one["key"] == record.key]

@@ -17,7 +17,7 @@ import pytest
 from gpushare import config
 from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import MpsGrant
-from gpushare.daemon.lifecycle import bind, create, release
+from gpushare.daemon.lifecycle import bind, release
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.mps.runner import CardFolders
 from gpushare.daemon.observed import CardUsage, UsageView
@@ -186,13 +186,6 @@ def test_a_command_that_is_never_bound_holds_nothing(
     assert node.mounts.made() == []
 
 
-def restore(container: BundleToCreate, node: FakeDaemon) -> str:
-    with container.bundle() as bundle:
-        return str(
-            create.create(replace(bundle, is_restore=True), node, node.room, node.servers)["mode"]
-        )
-
-
 def test_only_a_container_without_a_gpu_is_dumped(node: FakeDaemon, tmp_path: Path) -> None:
     BundleToCreate(tmp_path / "gpu", GPU, identity="train").create(node)
     image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
@@ -209,9 +202,10 @@ def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
     container = BundleToCreate(tmp_path / "gpu", GPU, identity="train")
     before = container.text()
     with pytest.raises(UserError, match=r"^container train requests a GPU, and a checkpoint has"):
-        restore(container, node)
+        container.create(node, is_restore=True)
     assert (container.text(), dict(node.ledger.entries)) == (before, {})
-    assert restore(BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all"), node) == "none"
+    plain = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all")
+    assert plain.create(node, is_restore=True)["mode"] == "none"
 
 
 MEMORY = {"gpushare.io/memory": "4GiB"}

@@ -295,8 +295,8 @@ def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
     container = BundleToCreate(tmp_path / "b", SHARE)
 
     def hang(*_: Any) -> Any:
-        with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
-            create.create(replace(bundle, is_abandoned=lambda: True), node, node.room, node.servers)
+        with pytest.raises(create.CreateAbandoned):
+            container.create(node, is_abandoned=lambda: True)
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(container_edits.ContainerEditor, "choose_files", hang)

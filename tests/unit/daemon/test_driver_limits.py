@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind as binding
 from gpushare.daemon.lifecycle import driver_loader
-from gpushare.daemon.lifecycle.bind import BackendFailed, bind
+from gpushare.daemon.lifecycle.bind import BackendFailed
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
 from gpushare.daemon.node import LoadedDriver, NoDriver
@@ -37,7 +36,7 @@ from . import fakes
 from .bundles import BundleToCreate
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
-from .operations import opened
+from .operations import bound, opened
 
 UUID = fakes.card(0).uuid
 
@@ -75,9 +74,7 @@ class LimitedNode:
         return self.node.driver
 
     def bound(self, **quota: str) -> str:
-        tenant = opened(self.node, **quota)
-        bind(tenant["key"], tenant["id"], FakeProcess().pid, os.getpid(), self.node)
-        return tenant["key"]
+        return bound(self.node, FakeProcess(), **quota)["key"]
 
     @property
     def loader(self) -> DriverLoader:

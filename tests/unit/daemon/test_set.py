@@ -31,20 +31,19 @@ from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
 
-from . import fakes, registered
+from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
 from .operations import ME, bound, entry_of, grant, opened
+from .test_burst import uses
 
 
 def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
     node: FakeDaemon,
 ) -> None:
     tenant = opened(node, memory="4GiB", devices="0")
-    pages = node.tenants.pages[tenant["key"]]
-    registered.register(pages.status.fd, 0, os.getpid(), 1)
-    registered.hold(pages.status.fd, 0, 3 * GIB)
+    uses(node, tenant, 3)
     row = tenant_status(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
     [card] = row["cards"]
     assert (card["quota_bytes"], card["limit_bytes"]) == (GIB, GIB)
@@ -56,9 +55,7 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
 
 def test_an_impossible_claim_blocks_no_placement(node: FakeDaemon, program: FakeProcess) -> None:
     tenant = bound(node, program, memory="4GiB", devices="0")
-    fd = node.tenants.pages[tenant["key"]].status.fd
-    registered.register(fd, 0, os.getpid(), 1)
-    registered.hold(fd, 0, 1 << 60)
+    uses(node, tenant, 1 << 30)
     opened(node, memory="136GiB", devices="0")
 
 
