@@ -139,13 +139,7 @@ def test_an_unused_copy_is_removed_after_a_day(node: FakeDaemon, tmp_path: Path)
     assert not folder.exists()
 
 
-H200 = replace(fakes.card(0), brand="nvidia", capability=(9, 0))
-
-
 V100 = replace(fakes.card(0, 32, "V100"), brand="tesla", capability=(7, 0))
-
-
-REFUSE = Config(terms=RequestPolicy(compat="refuse"))
 
 
 def test_an_image_that_does_not_fit_its_card_is_noted_or_refused(tmp_path: Path) -> None:
@@ -154,7 +148,7 @@ def test_an_image_that_does_not_fit_its_card_is_noted_or_refused(tmp_path: Path)
     with fakes.node(tmp_path, cards) as node:
         [note] = given(BundleToCreate(tmp_path / "b", SHARE, need), node).notes
         assert "(card-dropped)" in note
-    with fakes.node(tmp_path / "2", cards, REFUSE) as node:
+    with fakes.node(tmp_path / "2", cards, Config(terms=RequestPolicy(compat="refuse"))) as node:
         with pytest.raises(IncompatibleImage, match="V100 has compute"):
             BundleToCreate(tmp_path / "c", SHARE, need).create(node)
         newer = "GPUSHARE_COMPUTE_CAPABILITY=>=8.0"

@@ -26,7 +26,7 @@ from gpushare.quota.size import parse_size
 
 from . import fakes
 from .fake_process import FakeProcess
-from .fakes import GIB, FakeDaemon, entry
+from .fakes import GIB, entry
 from .operations import bound
 from .operations import opened as reserved
 
@@ -198,23 +198,6 @@ def test_a_file_of_another_tenant_is_rejected(tmp_path: Path, change: dict[str, 
     assert "files of" in again.notices[0]
 
 
-def lose(folder: Path, *keys: str) -> None:
-    """Damage the ledger, and the copies of `keys`."""
-    garbage(folder / "run" / "ledger")
-    for key in keys:
-        (folder / "run" / "copies" / key).write_text("lost")
-
-
-def used_by(monkeypatch: pytest.MonkeyPatch, node: FakeDaemon, *keys: str) -> None:
-    """Have a container of Docker use the pages of `keys`."""
-    devices = {node.mounts.path(key).stat().st_ino for key in keys}
-    monkeypatch.setattr(
-        release,
-        "user_of",
-        lambda directory: "docker 0123" if os.fstat(directory).st_ino in devices else None,
-    )
-
-
 def test_a_ledger_of_another_version_is_not_read_and_nothing_more_is_reserved(
     tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +208,10 @@ def test_a_ledger_of_another_version_is_not_read_and_nothing_more_is_reserved(
         of_another_format(tmp_path / "run" / which)
     with fakes.again(tmp_path) as node:
         assert "format 2, and this version of gpushare reads format 1" in node.ledger.unknown[key]
-        used_by(monkeypatch, node, key)
+        pages = node.mounts.path(key).stat().st_ino  # which a container of Docker uses
+        monkeypatch.setattr(
+            release, "user_of", lambda fd: "docker 0123" if os.fstat(fd).st_ino == pages else None
+        )
         release.adopt_tenants(node, node.freezer)
         assert node.mounts.made() == [key] != [unused]
         assert any("it has format 2" in said for said in status_row(node)["warnings"])
@@ -244,7 +230,8 @@ def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
     """A whole card has no pages: without its record and its copy it is unknown."""
     with fakes.node(tmp_path) as first:
         key = bound(first, program, count="1")["key"]
-    lose(tmp_path, key)
+    garbage(tmp_path / "run" / "ledger")
+    (tmp_path / "run" / "copies" / key).write_text("lost")
     Ledger(tmp_path / "run" / "ledger", "boot")  # of a daemon that was killed before it looked
     for _ in range(2):  # also after another restart
         with fakes.again(tmp_path) as node:

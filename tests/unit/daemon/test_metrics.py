@@ -27,7 +27,6 @@ from . import fakes, registered
 from .fakes import GIB, FakeDaemon, FakeDriver, card
 from .operations import opened, tenant_rows
 from .test_compute_usage import MS, ScheduledGate
-from .test_placement import ask_node as ask
 
 UUID = card(0).uuid
 
@@ -86,7 +85,7 @@ def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) ->
         node.sampler.look()
         [found] = rows.card_rows(node)
         assert found["sensors"] == driver.sensors[UUID]
-        assert [row["sensors"] for row in ask(node, "cards")] == [found["sensors"]]
+        assert [row["sensors"] for row in node.ask("cards")] == [found["sensors"]]
         driver.fault = "it hangs"
         node.sampler.look()
         [found] = rows.card_rows(node)
@@ -212,8 +211,8 @@ def test_the_last_figures_have_what_came_after_the_last_look(
     assert part["compute"]["throttled_ns"] == earlier["compute"]["throttled_ns"] + 10**9
     # Any number of clients see it, and the rows of the others are as before.
     for _ in range(2):
-        assert [row["ended"] for row in ask(node, "metrics") if "ended" in row] == [last]
-    assert not [row for row in ask(node, "metrics") if "tenant" in row]
+        assert [row["ended"] for row in node.ask("metrics") if "ended" in row] == [last]
+    assert not [row for row in node.ask("metrics") if "tenant" in row]
 
 
 def test_a_fault_of_the_figures_keeps_no_tenant(

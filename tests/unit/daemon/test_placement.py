@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -255,11 +254,6 @@ def cordon_node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDa
         yield made
 
 
-def ask_node(node: FakeDaemon, op: str, **fields: Any) -> list[dict[str, object]]:
-    answer = node.ask(op, **fields)
-    return answer if isinstance(answer, list) else [answer["card"]]
-
-
 def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None:
     with cordon_node(tmp_path) as made:
         set_card_policy(CARDS[0].uuid, "best-effort", made)
@@ -285,7 +279,7 @@ cards:
 """
 
 
-def test_the_operator_says_which_requests_a_card_takes(tmp_path: Path) -> None:
+def test_a_card_has_its_own_mode_and_number_of_shares(tmp_path: Path) -> None:
     with cordon_node(tmp_path, MODES, count=3) as made:
         for asked, told in (
             ({"memory": "4GiB", "devices": "1"}, "card 1 is allocated only as a whole (cards.1.a"),
@@ -294,10 +288,6 @@ def test_the_operator_says_which_requests_a_card_takes(tmp_path: Path) -> None:
             with pytest.raises(NoRoom, match=re.escape(told)):
                 opened(made, **asked)
         assert entry_of(made, opened(made, count="1")).allocations[0].uuid == "GPU-1000"
-
-
-def test_a_card_has_its_own_number_of_shares(tmp_path: Path) -> None:
-    with cordon_node(tmp_path, MODES, count=3) as made:
         on = [entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid for _ in range(3)]
         assert sorted(on) == ["GPU-0000", "GPU-0000", "GPU-2000"]
         with pytest.raises(NoRoom) as refused:

@@ -79,14 +79,8 @@ def permille(node: FakeDaemon, tenant: HostProcessGrant) -> int:
 
 
 def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
-    key = tenant["key"]
-    [cores] = [
-        one.cores
-        for room in node.accounts.capacities()
-        for one in room.allocations
-        if one.key == key
-    ]
-    return cores
+    parts = [one for room in node.accounts.capacities() for one in room.allocations]
+    return next(one.cores for one in parts if one.key == tenant["key"])
 
 
 def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon) -> None:
@@ -209,15 +203,11 @@ def profiled(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def quota_of(profiled: FakeDaemon, tenant: object) -> dict[str, str]:
-    return tenant_status(entry_of(profiled, tenant), profiled)["quota"]  # type: ignore[arg-type]
-
-
 def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
     tenant = opened(profiled, profile="third", devices="1")
     [allocation] = entry_of(profiled, tenant).allocations
     assert (allocation.quota_bytes, allocation.cores) == (100 * GIB // 3, 33)
-    assert quota_of(profiled, tenant)["profile"] == "third option"
+    assert tenant_status(entry_of(profiled, tenant), profiled)["quota"]["profile"] == "third option"
     opened(profiled, profile="third", devices="1")
     opened(profiled, profile="third", devices="1")
     with pytest.raises(
