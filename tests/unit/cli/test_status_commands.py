@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
-import gpushare as package
 from gpushare import protocol
-from gpushare.cli import gpushare, kubectl, run
+from gpushare.cli import gpushare, run
 from gpushare.cli.commands import SECTIONS
 from gpushare.cli.session import Session
 
@@ -51,12 +49,6 @@ def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
     result = cli()
     assert result.exit_code == 0
     assert "next: sudo gpushare setup" in result.output
-
-
-def test_the_version_is_that_of_the_package(cli: Cli) -> None:
-    assert cli("--version").output == f"gpushare {package.__version__}\n"
-    done = CliRunner().invoke(kubectl.command, ["--version"])
-    assert done.output == f"{kubectl.PROGRAM} {package.__version__}\n"
 
 
 def test_help_has_each_command_in_its_section_with_an_example(cli: Cli) -> None:

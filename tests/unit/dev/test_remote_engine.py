@@ -10,15 +10,6 @@ import pytest
 import remote_engine
 
 
-def test_without_an_archive_one_line_says_that_no_engine_is_tested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv(remote_engine.VARIABLE, raising=False)
-    remote_engine.make(tmp_path, tmp_path / "log")
-    assert capsys.readouterr().err == f"setup: {remote_engine.MISSING}\n"
-    assert not remote_engine.place(tmp_path).exists()
-
-
 def test_another_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "engine.tar.xz"
     other.write_bytes(b"something else")

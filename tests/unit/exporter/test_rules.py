@@ -179,12 +179,6 @@ RECORDS: Mapping[str, tuple[Series, str, float]] = {
 }
 
 
-def evicted(series: Series) -> Series:
-    """Return the series of a container that is evicted the while."""
-    state = f'gpushare_container_eviction_state{{{TENANT},state="evicted"}}'
-    return {**series, state: f"1{ALWAYS}"}
-
-
 def rules(kind: str = "alert") -> dict[str, dict[str, Any]]:
     groups = yaml.safe_load(read(RULES))["groups"]
     return {rule[kind]: rule for group in groups for rule in group["rules"] if kind in rule}

@@ -107,38 +107,23 @@ def record(
                 actor.gpu_seconds, actor.denied = 0.0, 0
         there = [one for one in actors if one.begin < at <= one.end]
         rows = [actor.row(at, step) for actor in there]
-        cards = [
-            made.card(
-                card,
-                used_bytes=sum(
-                    part["used_bytes"]
-                    for row in rows
-                    for part in row["cards"]
-                    if part["index"] == card
-                ),
-                allocated_bytes=sum(
-                    part["quota_bytes"]
-                    for row in rows
-                    for part in row["cards"]
-                    if part["index"] == card
-                ),
-                utilization=min(
-                    100,
-                    sum(
-                        part["utilization"]
-                        for row in rows
-                        for part in row["cards"]
-                        if part["index"] == card
-                    ),
-                ),
-                tenants=sum(part["index"] == card for row in rows for part in row["cards"]),
-                model="H200" if card == 0 else "A100-80GB",
-            )
-            for card in range(2)
-        ]
+        cards = [card_of(card, [one for row in rows for one in row["cards"]]) for card in range(2)]
         store.write(T0 + at, Metrics(cards, rows, made.node(started=T0 + started - HOUR)))
         at += step
     store.close()
+
+
+def card_of(index: int, parts: Sequence[Any]) -> Any:
+    """Return a card with what `parts` of containers have of it."""
+    here = [part for part in parts if part["index"] == index]
+    return made.card(
+        index,
+        used_bytes=sum(part["used_bytes"] for part in here),
+        allocated_bytes=sum(part["quota_bytes"] for part in here),
+        utilization=min(100, sum(part["utilization"] for part in here)),
+        tenants=len(here),
+        model="H200" if index == 0 else "A100-80GB",
+    )
 
 
 @contextmanager

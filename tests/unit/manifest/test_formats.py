@@ -12,7 +12,6 @@ import pytest
 from gpushare.manifest import read
 from gpushare.manifest.check import check
 from gpushare.manifest.model import Container, ManifestError, ManifestFile
-from gpushare.manifest.request import ManifestRequest, request_of
 from gpushare.yaml_nodes import (
     MANIFEST_RULES,
     MAX_VALUES,
@@ -173,10 +172,6 @@ def test_a_finding_names_some_containers_of_a_pod_and_counts_the_others() -> Non
 def test_depth_counts_the_values_of_aliases() -> None:
     deep = "".join(f"a{n}: &a{n} [[[[[[[[[[*a{n - 1}]]]]]]]]]]\n" for n in range(1, 9))
     assert f"nested more than {MAX_DEPTH} deep" in refusal(f"a0: &a0 [x]\n{deep}")
-
-
-def request(text: str, *, strict: bool = True) -> ManifestRequest:
-    return request_of(only(manifest(text)), strict=strict)
 
 
 def pod(resources: str = "", annotations: str = "", env: str = "") -> str:

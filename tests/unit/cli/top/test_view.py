@@ -7,20 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.cli.top.snapshot import TopCard, TopContainer, TopSnapshot
+from gpushare.cli.top.snapshot import TopContainer, TopSnapshot
 from gpushare.cli.top.view import TableView, index, rows
 
 from .made import card, container, machine
-
-
-def shown(snapshot: TopSnapshot, view: TableView) -> list[str]:
-    """Return the rows as indented names."""
-    lines = []
-    for row in rows(snapshot, view):
-        one = row.shown
-        what = f"card {one.index}" if isinstance(one, TopCard) else one.name
-        lines.append("  " * row.depth + what)
-    return lines
 
 
 def names(snapshot: TopSnapshot, view: TableView) -> list[str]:
