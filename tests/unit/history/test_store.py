@@ -116,16 +116,6 @@ def test_reading_ends_when_nobody_waits_for_it(folder: Path) -> None:
         list(intervals(reader, "container", T0, T0 + HOUR))
 
 
-def test_counters_that_begin_again_are_counted_on(folder: Path) -> None:
-    store = HistoryStore(folder)
-    for at, seconds, started in ((0, 5, 1), (10, 9, 1), (20, 1, 2), (30, 4, 2), (40, 20, 3)):
-        found = metrics(container(gpu_seconds=seconds))
-        found.node["started"] = T0 + started
-        store.write(T0 + at, found)
-    with HistoryReader(folder) as reader:
-        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 60) == 5 + 4 + 1 + 3 + 20
-
-
 def test_what_was_counted_before_the_history_began_is_none_of_it(folder: Path) -> None:
     store = HistoryStore(folder)
     old = container(created=T0 - 5000, gpu_seconds=1000.0)

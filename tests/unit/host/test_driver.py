@@ -45,20 +45,6 @@ def test_engines_may_read_the_spec(layout: str, tmp_path: Path) -> None:
     jsonschema.validate(driver.find(tmp_path).cdi(), schema)
 
 
-def test_a_32_bit_library_is_not_the_drivers(tmp_path: Path) -> None:
-    found = driver.find(run_installer(tmp_path).root)
-    assert not [path for path in found.libraries if "lib32" in str(path)]
-
-
-def test_of_several_drivers_it_is_the_one_that_the_kernel_runs(tmp_path: Path) -> None:
-    """ldconfig on a cuda-compat folder makes another version what the loader finds first."""
-    host = debian(tmp_path)
-    host.write(f"{DEBIAN}/libcuda.so.590.10.01", elf.library("libcuda.so.1"))
-    (tmp_path / f"{DEBIAN}/libcuda.so.1".lstrip("/")).unlink()
-    host.link(f"{DEBIAN}/libcuda.so.1", "libcuda.so.590.10.01")
-    assert driver.find(tmp_path).version == "550.163.01"
-
-
 def test_the_kernels_version_is_read_of_both_kinds_of_module(tmp_path: Path) -> None:
     host = container_optimized(tmp_path)
     assert driver.kernel_version(tmp_path) == host.version

@@ -231,21 +231,6 @@ def test_an_environment_never_exceeds_the_other_sources(
         assert_at_most(low, high, with_env, above)
 
 
-@given(SAID, SAID)
-def test_annotations_of_a_pod_never_exceed_the_containers_own_request(
-    own: Mapping[str, str], author: Mapping[str, str]
-) -> None:
-    above = Words({}, own, {}, {}, {}).read()
-    high = most(above, None)
-    assume(high is not None and high.kind != "none")
-    assert high is not None
-    for words in (Words({}, own, author, {}, {}), Words({}, {}, own, author, {})):
-        with_author = words.read()
-        low = most(with_author, None)
-        if low is not None:
-            assert_at_most(low, high, with_author, above)
-
-
 def parse_refusal(annotations: dict[str, str], env: dict[str, str]) -> str:
     with pytest.raises(QuotaError) as caught:
         parse_request(annotations, env).valid()
