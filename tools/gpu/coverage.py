@@ -1,32 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every allocation path, to the last granule and one past it.
 
-The program is that of the unit tests (tests/c/interposer/allocation_program.c), here on the real
-driver. The report compares each path's charge with two figures of the driver: what NVML reports for
-the process, and how much less free memory another process sees.
+The paths are those of the tests (tests/c/interposer/allocations.py), here on the real driver. The
+report compares each path's charge with two figures of the driver: what NVML reports for the
+process, and how much less free memory another process sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from queue import Empty
-from typing import Any
 
 from gpushare import abi
 from gpushare.daemon.pages.status_page import MemoryUse
 from gpushare.verify.runners import ProbeFailed
-from tests.c.interposer.program import ALLOCATION_PATHS as ALL_PATHS
-from tests.c.interposer.program import OUT_OF_MEMORY
+from tests.c.interposer.allocations import ALLOCATION_PATHS as ALL_PATHS
+from tests.c.interposer.client import OUT_OF_MEMORY
 
-from . import overhead, programs
+from . import overhead
 from .driver import DriverPaths
 from .filtered import GRANULE, tenancy
-from .process import Child
+from .process import Child, child
 from .report import NotMeasured, ReportRow
 from .tenancy import Tenancy
 
-ANSWER_SECONDS = 90.0
 MIB = 1 << 20
 #: On a real driver, only another interface (Vulkan, OpenGL) can export external memory.
 ALLOCATION_PATHS = tuple(path for path in ALL_PATHS if path != "external")
@@ -44,33 +41,19 @@ KINDS = {
 
 
 class Allocations(Child):
-    """A running allocation_program.c, whose answers are "ok NUMBER..." and "error CODE"."""
+    """A process of `tenant` that takes memory as it is told."""
 
     def __init__(self, tenant: Tenancy) -> None:
-        path = programs.program("allocations")
-        super().__init__("allocations", tenant.command([str(path)]), tenant.environment)
+        super().__init__("allocations", tenant.command(child("allocations")), tenant.environment)
+        self.start()
 
     def __enter__(self) -> Allocations:
         return self
 
-    def answer(self, event: str) -> dict[str, Any]:
-        """Return `code`, 0 or the driver's error, and the numbers behind it."""
-        try:
-            line = self._lines.get(timeout=ANSWER_SECONDS)
-        except Empty:
-            self.process.kill()
-            line = None
-        if not line:
-            self._readers[1].join(timeout=5)
-            raise ProbeFailed(f"{self.name} gave no answer to {event}: {self.errors}")
-        word, *numbers = line.split()
-        found = [int(number) for number in numbers]
-        return {"code": found[0] if word == "error" else 0, "numbers": found}
-
     def take(self, path: str, size: int) -> tuple[int, int]:
         """Return the driver's error, 0 for none, and the number to give it back by."""
         found = self.ask(f"take {path} {size}")
-        return found["code"], found["numbers"][0]
+        return found["code"], found["number"]
 
     def give(self, number: int) -> int:
         return int(self.ask(f"give {number}")["code"])
@@ -80,7 +63,7 @@ class Allocations(Child):
 
     def free(self) -> int:
         """What cuMemGetInfo shows the tenant as free."""
-        return int(self.ask("info")["numbers"][0])
+        return int(self.ask("info")["free"])
 
 
 @dataclass
@@ -114,7 +97,6 @@ def fill(process: Allocations, path: str, most: int) -> Full:
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    programs.program("allocations")
     with tenancy(driver) as tenant, overhead.probe(driver, "watcher") as watcher:
         watcher.ask("context")
         yield ReportRow("quota", tenant.memory_bytes, "bytes", "of a tenant without a daemon")

@@ -42,13 +42,9 @@ class ProgramBuild:
     cudart: str = ""
 
 
-ALLOCATION_PROGRAM = tuple(
-    f"tests/c/interposer/{name}.c" for name in ("allocation_program", "allocation_paths")
-)
 CONTRACT = tuple(f"tests/c/contract/{name}" for name in contract.sources())
 PROGRAMS = {
     # What an older driver lacks is missed where it is called.
-    "allocations": ProgramBuild(ALLOCATION_PROGRAM, ("-Wl,-z,lazy",), links=True),
     "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
     "waiter": ProgramBuild(("tools/gpu/waiter.c",), ("-O2",), links=True),

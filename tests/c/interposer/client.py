@@ -389,14 +389,16 @@ def graph_new() -> c_void_p:
     return made("cuGraphCreate", 0)
 
 
-def graph_that_keeps(size: int) -> tuple[c_void_p, int]:
+def graph_that_keeps(size: int, device: int = 0) -> tuple[c_void_p, int]:
     """A graph that allocates, and the address of that."""
     graph = graph_new()
-    return graph, allocation_node(graph, None, size)[1]
+    return graph, allocation_node(graph, None, size, device)[1]
 
 
-def allocation_node(graph: c_void_p, after: c_void_p | None, size: int) -> tuple[c_void_p, int]:
-    parameters = AllocationNodeParameters(PoolProperties(1, 0, DEVICE, 0), None, 0, size)
+def allocation_node(
+    graph: c_void_p, after: c_void_p | None, size: int, device: int = 0
+) -> tuple[c_void_p, int]:
+    parameters = AllocationNodeParameters(PoolProperties(1, 0, DEVICE, device), None, 0, size)
     before = (byref(after), c_size_t(1)) if after else (None, c_size_t(0))
     node = made("cuGraphAddMemAllocNode", graph, *before, byref(parameters))
     return node, int(parameters.pointer)

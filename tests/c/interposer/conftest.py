@@ -169,13 +169,6 @@ def container(request: pytest.FixtureRequest) -> ProgramContainer:
     return made
 
 
-@pytest.fixture(scope="session")
-def allocation_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    output = tmp_path_factory.mktemp("allocations") / "allocations"
-    linked = str(HERE / "allocation_paths.c"), str(device_file.libraries() / "libcuda.so.1")
-    return str(compile_c(output, "allocation_program.c", *linked))
-
-
 @pytest.fixture
 def group(simulated: ProgramContainer) -> Iterator[Ranks]:
     """Three processes of a container with 100 MiB of the machine's only card."""

@@ -67,32 +67,25 @@ static void killed_anywhere(void)
 	CHECK(process_count() <= 5);
 }
 
-static void take_ten_and_hang(void)
+static void take_five_and_wait(void)
 {
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 5 * MIB));
 	atomic_store(step, 1);
-	pause();
+	wait_step(2);
 }
 
 static void zombie_holds_nothing(void)
 {
-	tenant_reset(10 * MIB);
+	tenant_reset(5 * MIB);
 	atomic_store(step, 0);
-	pid_t child = start_child(take_ten_and_hang);
+	pid_t child = start_child(take_five_and_wait);
 	wait_step(1);
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 	kill(child, SIGKILL);
 	siginfo_t ended;
 	CHECK(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0); /* dead, not reaped */
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
-	wait_child(child);
-}
-
-static void take_half_and_wait(void)
-{
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 5 * MIB));
-	atomic_store(step, 1);
-	wait_step(2);
+	wait_child(child);
 }
 
 /* No process is refused, and no daemon runs. */
@@ -100,7 +93,7 @@ static void a_reader_clears_what_a_killed_process_left(void)
 {
 	tenant_reset(10 * MIB);
 	atomic_store(step, 0);
-	pid_t child = start_child(take_half_and_wait);
+	pid_t child = start_child(take_five_and_wait);
 	wait_step(1);
 	process_table_refresh();
 	CHECK(tenant_used_bytes() == 5 * MIB);

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import struct
@@ -15,7 +14,7 @@ from gpushare import abi
 
 from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer
 from .container import ProgramContainer
-from .program import DriverProgram, RefusedByDriver
+from .rank import Rank
 from .tenant import MIB
 
 BORDERS = (
@@ -47,17 +46,18 @@ def scribble(page: int, draw: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_program_neither_falls_nor_hangs_whatever_the_page_says(
-    seed: int, container: ProgramContainer, allocation_program: str
+    seed: int, container: ProgramContainer
 ) -> None:
     draw = random.Random(seed)
     page = os.open(container.tenant.status, os.O_RDWR)
+    rank = Rank(container)
     try:
-        with DriverProgram(container, allocation_program) as program:
-            program.free()
-            for _ in range(40):
-                scribble(page, draw)
-                with contextlib.suppress(RefusedByDriver):  # by what the page says there is no room
-                    program.give(program.take("buffer", draw.randrange(1, 64 * MIB)))
-                assert 0 <= program.free() <= program.total() == 256 * MIB
+        for _ in range(40):
+            scribble(page, draw)
+            # By what the page says there may be no room.
+            rank.ask(f"result_of(lambda: free(alloc({draw.randrange(1, 64 * MIB)})))")
+            left, total = rank.ask("memory()")
+            assert 0 <= left <= total == 256 * MIB
     finally:
+        rank.end()
         os.close(page)

@@ -3,43 +3,46 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
-import pytest
-
+from .client import MIB, OUT_OF_MEMORY, alloc, start
 from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer
-from .container import ProgramContainer
-from .program import OUT_OF_MEMORY, DriverProgram, RefusedByDriver
-from .tenant import MIB
+from .inside import ForkedProcess
+from .rank import Rank
 
-QUOTA = 1024 * MIB  # no process is refused a context for what the pools of the others keep
 MANY = 300
 
 
-@pytest.fixture
-def container(simulated_container: SimulatedContainer, light_profile: Path) -> ProgramContainer:
-    made = simulated_container(1, [0], light_profile)
-    made.tenant.set_memory(QUOTA)
-    made.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES)
-    return made
-
-
 def test_three_hundred_processes_that_start_at_once_are_all_counted(
-    container: ProgramContainer, allocation_program: str
+    simulated_container: SimulatedContainer, light_profile: Path
 ) -> None:
+    container = simulated_container(1, [0], light_profile)
     container.tenant.set_memory(MANY * 4 * MIB)
-    started = [DriverProgram(container, allocation_program) for _ in range(MANY)]
+    container.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES)
+    ready, says = os.pipe()
+
+    def holds() -> None:
+        start()
+        alloc(2 * MIB)
+        os.write(says, b"1")
+        signal.pause()
+
+    rank = Rank(container)
+    rank.ask("alloc(2 * MIB)")
+    started = [ForkedProcess(container, holds, says) for _ in range(1, MANY)]
     try:
-        for one in started:
-            one.take("buffer", 2 * MIB)
+        os.close(says)
+        with os.fdopen(ready, "rb") as lines:
+            assert lines.read(len(started)) == b"1" * len(started)
         assert container.tenant.used() == (MANY * 4 * MIB, MANY)
         assert len(set(container.tenant.processes())) == MANY
-        with pytest.raises(RefusedByDriver) as refused:
-            started[0].take("buffer", 1)
-        assert refused.value.code == OUT_OF_MEMORY
-        for other in started[1:]:
-            other.kill()
-        started[0].take("buffer", (MANY - 1) * 4 * MIB)
-    finally:
+        assert rank.ask("result_of(alloc, 1)") == OUT_OF_MEMORY
         for one in started:
             one.kill()
+        assert rank.ask(f"result_of(alloc, {(MANY - 1) * 4 * MIB})") == 0
+    finally:
+        for one in started:
+            one.close()
+        rank.end()

@@ -8,8 +8,8 @@ no program was refused memory that was available. At the end of a sequence all i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from gpushare import abi
 
+from .allocations import ALLOCATION_PATHS, NOT_PERMITTED, TakenMemory
+from .client import MIB, OUT_OF_MEMORY, start
 from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer
 from .container import ProgramContainer
-from .program import ALLOCATION_PATHS, NOT_PERMITTED, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
-from .tenant import MIB
+from .rank import Rank
 
 CARD_OF: Final = (0, 0, 1)  # by process
 CARDS: Final = tuple(sorted(set(CARD_OF)))
@@ -30,6 +31,7 @@ QUOTA: Final = 512 * MIB
 UNIT: Final = 2 * MIB  # the card's granularity
 CHUNK: Final = 32 * MIB  # by which pools and graphs grow
 SEQUENCES: Final = 150
+FREE: Final = "memory()[0]"
 
 ODD: Final = (1, 511, 4097, MIB - 1, MIB + 1, 5 * MIB + 3)
 ROUND: Final = tuple(UNIT * count for count in (1, 2, 3, 8, 16, 40, 100, 250))
@@ -40,7 +42,7 @@ taking = st.tuples(st.sampled_from(ALLOCATION_PATHS), st.sampled_from(ODD + ROUN
 giving = st.integers(min_value=0, max_value=30)
 step = st.tuples(
     st.integers(min_value=0, max_value=len(CARD_OF) - 1),
-    st.one_of(taking, taking, giving, st.sampled_from(["sync", "trim"])),
+    st.one_of(taking, taking, giving, st.sampled_from(["synchronize()", "own.trim()"])),
 )
 
 
@@ -49,33 +51,26 @@ class ModelledPrograms:
     """The programs of one container, what they hold by the model, and an observer of each card."""
 
     container: ProgramContainer
-    programs: Sequence[DriverProgram]
-    observers: Sequence[DriverProgram]  # past the filter, and of no tenant
+    programs: Sequence[Rank]
+    observers: Sequence[Rank]  # past the filter, and of no tenant
     at_rest: Sequence[int]  # what each card had free before any allocation
     held: list[tuple[int, int, str, int]] = field(default_factory=list)
 
     def take(self, who: int, allocation: str, size: int) -> None:
         if allocation in WHOLE_UNITS:
             size = -(-size // UNIT) * UNIT
-        try:
-            number = self.programs[who].take(allocation, size)
-        except RefusedByDriver as refused:
-            self.check_refusal(refused, CARD_OF[who], allocation, size)
-        else:
+        number = self.programs[who].ask(f"own.take({allocation!r}, {size})")
+        if isinstance(number, int):
             self.held.append((who, number, allocation, size))
-
-    def check_refusal(
-        self, refused: RefusedByDriver, card: int, allocation: str, size: int
-    ) -> None:
-        if allocation == "limit" and refused.code == NOT_PERMITTED:
-            return
-        assert refused.code == OUT_OF_MEMORY, refused
-        assert QUOTA - self.charged(card) < size + CHUNK + UNIT, f"{refused}: there was room"
+        elif allocation != "limit" or number != {"refused": NOT_PERMITTED}:
+            assert number == {"refused": OUT_OF_MEMORY}, (allocation, size)
+            left = QUOTA - self.charged(CARD_OF[who])
+            assert left < size + CHUNK + UNIT, f"{allocation}, {size}: there was room"
 
     def give(self, which: int) -> None:
         if self.held:
             who, number, _, _ = self.held.pop(which % len(self.held))
-            self.programs[who].give(number)
+            assert self.programs[who].ask(f"own.give({number})") is None
 
     def charged(self, card: int) -> int:
         return self.container.tenant.used(card)[0]
@@ -85,7 +80,7 @@ class ModelledPrograms:
         # Managed memory is on the card when something touches it there; nothing here does.
         counted = self.charged(card) - self.container.tenant.kind(abi.KIND_MANAGED, card)
         counted -= CARD_OF.count(card) * LIGHT_CONTEXT_BYTES
-        given = self.at_rest[card] - self.observers[card].free()
+        given = self.at_rest[card] - self.observers[card].ask(FREE)
         # Small buffers share a unit that the card has taken whole; so does what is in a module.
         small = sum(
             CARD_OF[who] == card and (size % UNIT != 0 or allocation == "module")
@@ -97,34 +92,31 @@ class ModelledPrograms:
         while self.held:
             self.give(0)
         for program in self.programs:
-            program.trim()
+            assert program.ask("own.trim()") is None
         for card in CARDS:
             contexts = CARD_OF.count(card)
             assert self.container.tenant.used(card) == (contexts * LIGHT_CONTEXT_BYTES, contexts)
             for kind in range(abi.KIND_MANAGED, abi.KINDS):
                 assert self.container.tenant.kind(kind, card) == 0
-            assert self.observers[card].free() == self.at_rest[card]
+            assert self.observers[card].ask(FREE) == self.at_rest[card]
 
 
 @pytest.fixture
 def world(
-    simulated_container: SimulatedContainer, light_profile: Path, allocation_program: str
+    simulated_container: SimulatedContainer, light_profile: Path
 ) -> Iterator[ModelledPrograms]:
     container = simulated_container(len(CARDS), list(CARDS), light_profile)
     for card in CARDS:
         container.tenant.set_memory(QUOTA, card)
         container.tenant.set_context_bytes(LIGHT_CONTEXT_BYTES, card)
-    bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
-    with ExitStack() as stack:
-
-        def started(around: ProgramContainer, card: int) -> DriverProgram:
-            return stack.enter_context(DriverProgram(around, allocation_program, device=card))
-
-        observers = [started(bare, card) for card in CARDS]
-        programs = [started(container, card) for card in CARD_OF]
-        for program in programs:
-            program.free()  # it has its context
-        yield ModelledPrograms(container, programs, observers, [one.free() for one in observers])
+    observers = [Rank(container.bare(), partial(start, card)) for card in CARDS]
+    programs = [Rank(container, int, {"TakenMemory": TakenMemory}) for _ in CARD_OF]
+    for program, card in zip(programs, CARD_OF, strict=True):
+        program.ask(f"TakenMemory({card})", "own")
+    at_rest = [observer.ask(FREE) for observer in observers]
+    yield ModelledPrograms(container, programs, observers, at_rest)
+    for rank in (*programs, *observers):
+        rank.end()
 
 
 def test_any_sequence_keeps_the_quotas_and_gives_back_exactly(world: ModelledPrograms) -> None:
@@ -141,7 +133,7 @@ def test_any_sequence_keeps_the_quotas_and_gives_back_exactly(world: ModelledPro
             elif isinstance(action, int):
                 world.give(action)
             else:
-                world.programs[who].ask(action)
+                assert world.programs[who].ask(action) is None
             for card in CARDS:
                 world.check(card)
         world.clear()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import MpsDaemon, mps_daemon
 
 from .container import ProgramContainer, program
-from .program import succeeded
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -56,6 +56,12 @@ def require(container: ProgramContainer, variables: dict[str, str]) -> None:
         page.write(struct.pack("<I", 1))
     text = "".join(f"{name}={value}\n" for name, value in variables.items())
     (container.tenant.directory / abi.MPS_NAME).write_text(text)
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a program printed that ended well."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def init(container: ProgramContainer) -> tuple[int, str]:

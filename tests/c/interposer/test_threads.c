@@ -6,11 +6,13 @@
  * the sanitizers; what is left at the end is known exactly.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cuda_driver.h"
 #include "device_file.h"
-#include "allocation_paths.h"
 #include "nvml_api.h"
 #include "tenant.h"
 
@@ -19,6 +21,304 @@
 #define BODIES 10 /* threads at once, at the most */
 
 #define ROUNDS 2000
+
+#define CUDA_FLOAT 0x20
+#define ROW ((size_t)4096 * 4 * 4) /* bytes, of an array */
+
+/* What was taken through an allocation path, as that one notes it. */
+struct held {
+	const struct allocation_path *path; /* NULL: nothing here */
+	size_t bytes;
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr address;
+	union {
+		CUarray array;
+		CUmipmappedArray mipmapped;
+		CUgraphExec executable;
+		CUmodule module;
+		CUexternalMemory external;
+	};
+};
+
+struct allocation_path {
+	CUresult (*take)(struct held *held); /* held->bytes of them */
+	CUresult (*give)(const struct held *held);
+};
+
+static CUcontext primary;
+static CUmemoryPool own_pool;
+static size_t heap_bytes; /* before anybody raised it */
+
+static CUresult take_buffer(struct held *held)
+{
+	return cuMemAlloc_v2(&held->address, held->bytes);
+}
+
+static CUresult take_pitch(struct held *held)
+{
+	size_t pitch;
+
+	return cuMemAllocPitch_v2(&held->address, &pitch, MIB, (held->bytes + MIB - 1) / MIB, 4);
+}
+
+static CUresult take_managed(struct held *held)
+{
+	return cuMemAllocManaged(&held->address, held->bytes, CU_MEM_ATTACH_GLOBAL);
+}
+
+static CUresult give_buffer(const struct held *held)
+{
+	return cuMemFree_v2(held->address);
+}
+
+static CUresult take_async(struct held *held)
+{
+	return cuMemAllocAsync(&held->address, held->bytes, NULL);
+}
+
+static CUresult give_async(const struct held *held)
+{
+	return cuMemFreeAsync(held->address, NULL);
+}
+
+static CUresult take_async_ptsz(struct held *held)
+{
+	return cuMemAllocAsync_ptsz(&held->address, held->bytes, NULL);
+}
+
+static CUresult give_async_ptsz(const struct held *held)
+{
+	return cuMemFreeAsync_ptsz(held->address, NULL);
+}
+
+static CUresult take_pool(struct held *held)
+{
+	return cuMemAllocFromPoolAsync(&held->address, held->bytes, own_pool, NULL);
+}
+
+static CUresult take_pool_ptsz(struct held *held)
+{
+	return cuMemAllocFromPoolAsync_ptsz(&held->address, held->bytes, own_pool, NULL);
+}
+
+static CUmemAllocationProp on_card(void)
+{
+	return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+}
+
+static CUresult take_physical(struct held *held)
+{
+	CUmemAllocationProp properties = on_card();
+
+	return cuMemCreate(&held->handle, held->bytes, &properties, 0);
+}
+
+static CUresult give_physical(const struct held *held)
+{
+	return cuMemRelease(held->handle);
+}
+
+/* As allocators do: the handle goes as soon as the memory is mapped. */
+static CUresult take_mapped(struct held *held)
+{
+	CUresult result = take_physical(held);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuMemAddressReserve(&held->address, held->bytes, 0, 0, 0);
+	if (result == CUDA_SUCCESS)
+		result = cuMemMap(held->address, held->bytes, 0, held->handle, 0);
+	cuMemRelease(held->handle);
+	return result;
+}
+
+static CUresult give_mapped(const struct held *held)
+{
+	CUresult result = cuMemUnmap(held->address, held->bytes);
+
+	return result == CUDA_SUCCESS ? cuMemAddressFree(held->address, held->bytes) : result;
+}
+
+static CUresult take_array(struct held *held)
+{
+	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 4096,
+		.Height = (held->bytes + ROW - 1) / ROW,
+		.Format = CUDA_FLOAT,
+		.NumChannels = 4};
+
+	return cuArray3DCreate_v2(&held->array, &shape);
+}
+
+static CUresult give_array(const struct held *held)
+{
+	return cuArrayDestroy(held->array);
+}
+
+static CUresult take_mipmapped(struct held *held)
+{
+	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 4096,
+		.Height = (held->bytes + ROW - 1) / ROW,
+		.Format = CUDA_FLOAT,
+		.NumChannels = 4};
+
+	return cuMipmappedArrayCreate(&held->mipmapped, &shape, 1);
+}
+
+static CUresult give_mipmapped(const struct held *held)
+{
+	return cuMipmappedArrayDestroy(held->mipmapped);
+}
+
+/* What a graph allocates and does not free itself is the program's, as any other memory. */
+static CUresult graph_build(CUgraph graph, struct held *held)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS allocation = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+		.bytesize = held->bytes};
+	CUgraphNode node;
+	CUresult result = cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation);
+
+	held->address = allocation.dptr;
+	return result;
+}
+
+static CUresult take_graph(struct held *held)
+{
+	CUgraph graph;
+	CUgraphExec executable = NULL;
+	CUresult result = cuGraphCreate(&graph, 0);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = graph_build(graph, held);
+	if (result == CUDA_SUCCESS)
+		result = cuGraphInstantiateWithFlags(&executable, graph, 0);
+	if (result == CUDA_SUCCESS)
+		result = cuGraphLaunch(executable, NULL);
+	if (result != CUDA_SUCCESS && executable)
+		cuGraphExecDestroy(executable);
+	cuGraphDestroy(graph);
+	held->executable = executable;
+	return result;
+}
+
+static CUresult give_graph(const struct held *held)
+{
+	CUresult result = cuMemFreeAsync(held->address, NULL);
+
+	if (result == CUDA_SUCCESS)
+		result = cuCtxSynchronize();
+	return result == CUDA_SUCCESS ? cuGraphExecDestroy(held->executable) : result;
+}
+
+static CUresult take_module(struct held *held)
+{
+	char image[256];
+
+	snprintf(image, sizeof(image),
+		".version 7.0\n.target sm_70\n.address_size 64\n"
+		".visible .global .align 16 .b8 room[%zu];\n",
+		held->bytes);
+	return cuModuleLoadData(&held->module, image);
+}
+
+static CUresult give_module(const struct held *held)
+{
+	return cuModuleUnload(held->module);
+}
+
+/* There is one heap: the last one to raise it is the only one. */
+static CUresult take_limit(struct held *held)
+{
+	size_t now;
+	CUresult result = cuCtxGetLimit(&now, CU_LIMIT_MALLOC_HEAP_SIZE);
+
+	if (result != CUDA_SUCCESS || now != heap_bytes)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_PERMITTED : result;
+	return cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes + held->bytes);
+}
+
+static CUresult give_limit(const struct held *held)
+{
+	(void)held;
+	return cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
+}
+
+/* The driver takes the descriptor where it takes the memory. */
+static CUresult take_external(struct held *held)
+{
+	CUDA_EXTERNAL_MEMORY_HANDLE_DESC description = {
+		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = held->bytes};
+
+	description.handle.fd = (int)syscall(SYS_memfd_create, "external", 0);
+	CUresult result = cuImportExternalMemory(&held->external, &description);
+	if (result != CUDA_SUCCESS)
+		close(description.handle.fd);
+	return result;
+}
+
+static CUresult give_external(const struct held *held)
+{
+	return cuDestroyExternalMemory(held->external);
+}
+
+static const struct allocation_path paths[] = {
+	{take_buffer, give_buffer},
+	{take_pitch, give_buffer},
+	{take_managed, give_buffer},
+	{take_async, give_async},
+	{take_async_ptsz, give_async_ptsz},
+	{take_pool, give_async},
+	{take_pool_ptsz, give_async_ptsz},
+	{take_physical, give_physical},
+	{take_mapped, give_mapped},
+	{take_array, give_array},
+	{take_mipmapped, give_mipmapped},
+	{take_graph, give_graph},
+	{take_module, give_module},
+	{take_limit, give_limit},
+	{take_external, give_external},
+};
+
+#define PATHS (sizeof(paths) / sizeof(paths[0]))
+
+static CUresult allocation_enter(void)
+{
+	return cuCtxSetCurrent(primary);
+}
+
+static CUresult allocation_open(void)
+{
+	CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+
+	CUresult result = cuInit(0);
+	if (result == CUDA_SUCCESS)
+		result = cuDevicePrimaryCtxRetain(&primary, 0);
+	if (result == CUDA_SUCCESS)
+		result = allocation_enter();
+	if (result == CUDA_SUCCESS)
+		result = cuMemPoolCreate(&own_pool, &properties);
+	if (result == CUDA_SUCCESS)
+		result = cuCtxGetLimit(&heap_bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
+	return result;
+}
+
+static CUresult allocation_trim(void)
+{
+	CUmemoryPool pool;
+	CUresult result = cuCtxSynchronize();
+
+	if (result == CUDA_SUCCESS)
+		result = cuDeviceGetMemPool(&pool, 0);
+	if (result == CUDA_SUCCESS)
+		result = cuMemPoolTrimTo(pool, 0);
+	if (result == CUDA_SUCCESS)
+		result = cuMemPoolTrimTo(own_pool, 0);
+	return result == CUDA_SUCCESS ? cuDeviceGraphMemTrim(0) : result;
+}
 
 static pthread_mutex_t swapping = PTHREAD_MUTEX_INITIALIZER;
 static struct held places[PLACES];
@@ -58,7 +358,7 @@ static void take(const struct allocation_path *path, uint32_t place, size_t byte
 	}
 	/* The heap is there once. */
 	CHECK(result == CUDA_ERROR_OUT_OF_MEMORY ||
-		(result == CUDA_ERROR_NOT_PERMITTED && path == allocation_path_named("limit")));
+		(result == CUDA_ERROR_NOT_PERMITTED && path->take == take_limit));
 	refused++;
 	give(swap(place, (struct held){0}));
 }
@@ -69,8 +369,7 @@ static void *take_and_give(void *seed)
 
 	CHECK(allocation_enter() == CUDA_SUCCESS);
 	for (int round = 0; round < ROUNDS; round++) {
-		const struct allocation_path *path =
-			&allocation_paths[draw(&state) % allocation_path_count];
+		const struct allocation_path *path = &paths[draw(&state) % PATHS];
 		uint32_t place = draw(&state) % PLACES;
 		take(path, place, (draw(&state) % 16 + 1) * 2 * MIB);
 	}
@@ -282,7 +581,7 @@ int main(void)
 	tenant_create(QUOTA);
 	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
 	TEST(threads_may_all_begin_at_once);
-	CHECK(allocation_open(0) == CUDA_SUCCESS);
+	CHECK(allocation_open() == CUDA_SUCCESS);
 	TEST(nothing_is_left_of_many_threads_work);
 	return 0;
 }
