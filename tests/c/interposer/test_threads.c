@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The filter over the simulator, both as they are built here: threads that take memory through all
- * allocation paths at once and give back each other's, while contexts, pools and streams are made
+ * The filter over the simulator, both as they are built here: threads that take memory through each
+ * kind of allocation at once and give back each other's, while contexts, pools and streams are made
  * and destroyed, memory is exported and imported, the process forks, and others wait and look. For
  * the sanitizers; what is left at the end is known exactly.
  */
@@ -33,7 +33,6 @@ struct held {
 	CUdeviceptr address;
 	union {
 		CUarray array;
-		CUmipmappedArray mipmapped;
 		CUgraphExec executable;
 		CUmodule module;
 		CUexternalMemory external;
@@ -52,13 +51,6 @@ static size_t heap_bytes; /* before anybody raised it */
 static CUresult take_buffer(struct held *held)
 {
 	return cuMemAlloc_v2(&held->address, held->bytes);
-}
-
-static CUresult take_pitch(struct held *held)
-{
-	size_t pitch;
-
-	return cuMemAllocPitch_v2(&held->address, &pitch, MIB, (held->bytes + MIB - 1) / MIB, 4);
 }
 
 static CUresult take_managed(struct held *held)
@@ -81,24 +73,9 @@ static CUresult give_async(const struct held *held)
 	return cuMemFreeAsync(held->address, NULL);
 }
 
-static CUresult take_async_ptsz(struct held *held)
-{
-	return cuMemAllocAsync_ptsz(&held->address, held->bytes, NULL);
-}
-
-static CUresult give_async_ptsz(const struct held *held)
-{
-	return cuMemFreeAsync_ptsz(held->address, NULL);
-}
-
 static CUresult take_pool(struct held *held)
 {
 	return cuMemAllocFromPoolAsync(&held->address, held->bytes, own_pool, NULL);
-}
-
-static CUresult take_pool_ptsz(struct held *held)
-{
-	return cuMemAllocFromPoolAsync_ptsz(&held->address, held->bytes, own_pool, NULL);
 }
 
 static CUmemAllocationProp on_card(void)
@@ -153,21 +130,6 @@ static CUresult take_array(struct held *held)
 static CUresult give_array(const struct held *held)
 {
 	return cuArrayDestroy(held->array);
-}
-
-static CUresult take_mipmapped(struct held *held)
-{
-	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 4096,
-		.Height = (held->bytes + ROW - 1) / ROW,
-		.Format = CUDA_FLOAT,
-		.NumChannels = 4};
-
-	return cuMipmappedArrayCreate(&held->mipmapped, &shape, 1);
-}
-
-static CUresult give_mipmapped(const struct held *held)
-{
-	return cuMipmappedArrayDestroy(held->mipmapped);
 }
 
 /* What a graph allocates and does not free itself is the program's, as any other memory. */
@@ -266,16 +228,12 @@ static CUresult give_external(const struct held *held)
 
 static const struct allocation_path paths[] = {
 	{take_buffer, give_buffer},
-	{take_pitch, give_buffer},
 	{take_managed, give_buffer},
 	{take_async, give_async},
-	{take_async_ptsz, give_async_ptsz},
 	{take_pool, give_async},
-	{take_pool_ptsz, give_async_ptsz},
 	{take_physical, give_physical},
 	{take_mapped, give_mapped},
 	{take_array, give_array},
-	{take_mipmapped, give_mipmapped},
 	{take_graph, give_graph},
 	{take_module, give_module},
 	{take_limit, give_limit},
@@ -328,6 +286,13 @@ static uint32_t draw(uint32_t *state)
 {
 	*state = *state * 1664525 + 1013904223;
 	return *state >> 8;
+}
+
+/* Whether it was given; all that may be wrong is that there is no room. */
+static bool given(CUresult result)
+{
+	CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+	return result == CUDA_SUCCESS;
 }
 
 /* Put something into a place, for what is there. */
@@ -418,10 +383,8 @@ static void export_physical(void)
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 	CUmemGenericAllocationHandle made, imported;
 	int descriptor;
-	CUresult result = cuMemCreate(&made, 2 * MIB, &properties, 0);
 
-	CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
-	if (result != CUDA_SUCCESS)
+	if (!given(cuMemCreate(&made, 2 * MIB, &properties, 0)))
 		return;
 	CHECK(cuMemExportToShareableHandle(&descriptor, made,
 		      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
@@ -436,10 +399,8 @@ static void export_buffer(void)
 {
 	CUipcMemHandle handle;
 	CUdeviceptr pointer;
-	CUresult result = cuMemAlloc_v2(&pointer, 2 * MIB);
 
-	CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
-	if (result != CUDA_SUCCESS)
+	if (!given(cuMemAlloc_v2(&pointer, 2 * MIB)))
 		return;
 	CHECK(cuIpcGetMemHandle(&handle, pointer) == CUDA_SUCCESS);
 	CHECK(cuMemFree_v2(pointer) == CUDA_SUCCESS);
@@ -461,10 +422,8 @@ static void *make_contexts(void *unused)
 	for (int round = 0; round < ROUNDS / 4; round++) {
 		CUdeviceptr pointer;
 		CUcontext context;
-		CUresult result = cuCtxCreate_v2(&context, 0, 0);
 
-		CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
-		if (result != CUDA_SUCCESS)
+		if (!given(cuCtxCreate_v2(&context, 0, 0)))
 			continue;
 		cuMemAlloc_v2(&pointer, 2 * MIB);
 		cuMemAllocManaged(&pointer, 2 * MIB, CU_MEM_ATTACH_GLOBAL);
@@ -487,10 +446,9 @@ static void *make_pools(void *unused)
 
 		CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
 		CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-		CUresult result = cuMemAllocFromPoolAsync(&pointer, 2 * MIB, pool, stream);
-		CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+		const bool has = given(cuMemAllocFromPoolAsync(&pointer, 2 * MIB, pool, stream));
 		CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
-		if (result == CUDA_SUCCESS)
+		if (has)
 			CHECK(cuMemFreeAsync(pointer, stream) == CUDA_SUCCESS);
 		CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
 	}
