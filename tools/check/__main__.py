@@ -11,7 +11,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import trace
 from .command import Failure
 from .steps import STEPS, Step
 
@@ -29,8 +28,6 @@ def main(names: list[str]) -> int:
             star = "*" if step.thorough else " "
             print(f" {star}{step.name:<13} {step.purpose}")
         return 0
-    if names == ["trace", "--list"]:
-        return trace.main(show_list=True)
     everything = "--all" in names
     names = [name for name in names if name != "--all"]
     unknown = sorted(set(names) - {step.name for step in STEPS})

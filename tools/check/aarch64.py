@@ -49,7 +49,6 @@ def check() -> None:
         raise Failure("\n".join(wrong))
     with tempfile.TemporaryDirectory() as place:
         _launch(folder, Path(place))
-        _schedule(folder, Path(place))
         _allocate(folder, Path(place))
         _refuse(folder, Path(place))
         _wait(Path(place))
@@ -73,37 +72,6 @@ def _launch(folder: Path, place: Path) -> None:
     _expect("--root /x state abc", run(*EMULATOR, launcher, "--root", "/x", "state", "abc"))
     hook = f"{shlex.join(EMULATOR)} {folder}/bin/gpushare-hook 2>&1; echo exit $?"
     _expect("exit 2", run("sh", "-c", hook))
-
-
-def _schedule(folder: Path, place: Path) -> None:
-    """The scheduler listens, and ends with its only client."""
-    script = (
-        "import socket, subprocess, sys\n"
-        "program = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, text=True)\n"
-        "print(program.stdout.read())\n"
-        "client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
-        "client.connect(sys.argv[1])\n"
-        "client.send(b'what?')\n"
-        "print('answered', len(client.recv(64)))\n"
-        "client.close()\n"
-        "print('ended', program.wait(20))\n"
-    )
-    socket = place / "scheduler.sock"
-    program = folder / "bin/gpushare-scheduler"
-    said = run(
-        sys.executable,
-        "-c",
-        script,
-        socket,
-        *EMULATOR,
-        program,
-        "--socket",
-        socket,
-        "--time-scale",
-        "2",
-    )
-    for text in ("ready, pid", "answered 20", "ended 0"):
-        _expect(text, said)
 
 
 def _allocate(folder: Path, place: Path) -> None:

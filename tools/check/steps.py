@@ -83,7 +83,7 @@ STEPS = (
     ),
     Step(
         "trace",
-        "how many modules an operation runs through (--list: which)",
+        "how many modules an operation runs through",
         trace.check,
         is_report=True,
     ),

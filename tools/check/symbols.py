@@ -52,9 +52,10 @@ def is_elf(path: Path) -> bool:
 
 def flaws(path: Path) -> list[str]:
     """Return what is wrong with one program or library."""
-    if path.parent.name == "bin":
-        return [*_flaws_of_program(path), *hardening_flaws(path)]
-    return [*flaws_of_dynamic(path), *hardening_flaws(path)]
+    if path.parent.name != "bin":
+        return [*flaws_of_dynamic(path), *hardening_flaws(path)]
+    is_static = "program interpreter" not in run("readelf", "--program-headers", "--wide", path)
+    return [*([] if is_static else ["is not static"]), *hardening_flaws(path)]
 
 
 def hardening_flaws(path: Path) -> list[str]:
@@ -113,9 +114,3 @@ def newer_than(limit: tuple[int, ...], symbols: str) -> list[str]:
         for version, name in VERSION.findall(symbols)
         if tuple(map(int, version.split("."))) > limit
     ]
-
-
-def _flaws_of_program(path: Path) -> list[str]:
-    if "program interpreter" in run("readelf", "--program-headers", "--wide", path):
-        return ["is not static"]
-    return []
