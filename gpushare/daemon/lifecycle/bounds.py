@@ -133,12 +133,12 @@ def managed_bytes(  # noqa: PLR0913, PLR0917 - all that it depends on
         raise quota.refuse(_KEY, rule, f"use host:{most} or less")
     needs = f"needs {exact_size(size * cards)}" + (f" on {cards} cards" if cards > 1 else "")
     for bound, what in (
-        (memory_max_bytes, "the container's memory limit"),
-        (limits.host_memory_bytes, "oversubscribe.host_memory"),
+        (memory_max_bytes, "above the container's memory limit"),
+        (limits.host_memory_bytes, "above oversubscribe.host_memory"),
     ):
         if 0 < bound < size * cards:
             fix = f"use host:{exact_size(bound // cards)} or less"
-            raise quota.refuse(_KEY, f"{needs}, above {what}, {exact_size(bound)}", fix)
+            raise quota.refuse(_KEY, f"{needs}, {what}, {exact_size(bound)}", fix)
     _check_host_memory(size * cards, own, node, ledger)
     return size
 
