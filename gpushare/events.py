@@ -60,7 +60,6 @@ KEPT: Final = {
     "tenant-frozen": (
         "All processes of the container were frozen, by the audit, an operator or `idle.action`."
     ),
-    "tenant-found-frozen": "The container was paused when gpushared started; the cause is unknown.",
     "tenant-refrozen": "Something else thawed a frozen container; it was frozen again.",
     "tenant-thawed": "The container was resumed, unless something else keeps it frozen.",
     "tenant-stop-requested": (

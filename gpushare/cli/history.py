@@ -54,7 +54,6 @@ TEXTS: Final = {
     "claim-released": "was released",
     "tenant-start-abandoned": "was abandoned by its runtime during create, and was killed",
     "tenant-frozen": "was frozen by {by}: {reason}",
-    "tenant-found-frozen": "was found paused when gpushared started",
     "tenant-refrozen": "was thawed by something other than gpushared, and was frozen again",
     "tenant-thawed": "was resumed by {by}",
     "ticket-queued": "waits in the queue (ticket {ticket}): {reason}",

@@ -35,7 +35,7 @@ _STDERR: Final = 2
 _FROZEN_SECONDS: Final = 0.2  # between two looks at a frozen command
 _V1_SECONDS: Final = 1.0  # between two looks at a freezer of v1, which reports nothing
 _ASK_SECONDS: Final = 1.0  # between two questions to the daemon
-_FREEZERS: Final = {"operator": "paused", "idle": "paused", "audit": "frozen", "unknown": "paused"}
+_FREEZERS: Final = {"operator": "paused", "idle": "paused", "audit": "frozen", "engine": "paused"}
 _STOPPED: Final = "stopped"
 _SIGNAL_SETS: Final = re.compile(r"^(SigPnd|ShdPnd|SigBlk|SigIgn):\t([0-9a-f]+)$", re.MULTILINE)
 

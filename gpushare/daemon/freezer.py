@@ -6,8 +6,8 @@ the memory of this process; the decisions are also written to the ledger, by the
 no freeze or kill waits for that write or needs it to succeed. At the next start, a tenant that the
 audit froze is thawed and judged anew; a tenant that an operator paused stays paused; a
 tenant that was to be killed is killed. A tenant whose cgroup is frozen without a written decision
-stays frozen, as "unknown", until an operator resumes it or the program that froze it thaws it: its
-engine has paused it, or a daemon froze it whose disk was full or which was killed right then. The
+stays frozen until an operator resumes it or the program that froze it thaws it: its engine has
+paused it, or a daemon froze it whose disk was full or which was killed right then. The
 memory of a frozen tenant stays allocated and used. Its part of the compute goes to the others
 meanwhile.
 
@@ -30,11 +30,10 @@ from gpushare.daemon.core.loop import Worker, boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRecord
+from gpushare.daemon.store.record import By, FreezeRecord, TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.cgroups import CgroupFreezer, CgroupV1Freezer, CgroupV2Freezer
 
-_FOUND: Final = "its cgroup was frozen when gpushared started, which has no record of it"
 _KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
 
 
@@ -101,6 +100,15 @@ class Freezer:
         self._changed()
         return True
 
+    def thaw(self, record: TenantRecord) -> bool:
+        """Thaw a tenant that no decision freezes; False: it is not frozen. CannotFreeze."""
+        group = self._group(record)
+        is_set = group.is_set()
+        if is_set:
+            group.thaw()
+            log("tenant-thawed", **record.identity, by="operator", left=[], ours=False)
+        return is_set
+
     def kill(self, key: str, why: str, killed: Callable[[], None] = lambda: None) -> None:
         """End all processes of tenant `key`, frozen or not; CannotFreeze where it cannot be.
 
@@ -130,20 +138,7 @@ class Freezer:
                 self.release(key, "audit")
             except OSError as error:
                 log("tenant-freeze-failed", "error", tenant=key, error=str(error))
-        for record in self._ledger.entries.values():
-            if record.state == "bound" and not self._ledger.freezes.of(record.key):
-                self._adopt_frozen(record)
         self.enforce()
-
-    def _adopt_frozen(self, record: TenantRecord) -> None:
-        """Note that a tenant is frozen, where its cgroup is and no record says why."""
-        try:
-            group = self._group(record)
-        except CannotFreeze:
-            return
-        if group.is_set():
-            self._note(record, FreezeRecord(record.key, "unknown", _FOUND, time.time()))
-            log("tenant-found-frozen", "warning", **record.identity, cgroup=record.cgroup)
 
     def enforce(self) -> None:
         """Freeze tenants again that another thawed, and kill those that are to be killed."""
@@ -160,8 +155,6 @@ class Freezer:
                     self._kill(record, kill.why)
                 elif self._ledger.is_frozen(key):
                     self._freeze_again(record, freezes)
-                elif self._ledger.freezes.by(key, "unknown") and not self._group(record).is_set():
-                    self._ledger.freezes.drop(key, "unknown")  # another program thawed it
             except (CannotFreeze, OSError) as error:
                 log("tenant-freeze-failed", "error", **record.identity, error=str(error))
 
@@ -199,7 +192,7 @@ class Freezer:
             return
         for freeze in freezes:
             # The program that froze it before us has thawed it: from now on it is ours to thaw.
-            if freeze.by not in NOT_FREEZES and not freeze.thaws:
+            if freeze.by != "stop" and not freeze.thaws:
                 self._note(record, replace(freeze, thaws=True))
         group.freeze()
         log("tenant-refrozen", "warning", **record.identity, cgroup=record.cgroup)

@@ -208,7 +208,6 @@ RUN_STATES: Final = {
     "operator": "paused",
     "idle": "paused",
     "audit": "frozen",
-    "unknown": "paused",
     "engine": "paused",
 }
 
@@ -216,9 +215,8 @@ RUN_STATES: Final = {
 class Intervention(TypedDict):
     """A pause, freeze or stop of a tenant."""
 
-    # operator, idle, engine, unknown (paused; engine: by a program that is not gpushare; unknown:
-    # before gpushared started, which has no record of it) | audit (frozen) | stop (all processes
-    # are to exit)
+    # operator, idle, engine (paused; engine: by a program that is not gpushare, or there is no
+    # record of it) | audit (frozen) | stop (all processes are to exit)
     by: str
     reason: str
     since: float | None  # seconds since the epoch; None: not known

@@ -23,7 +23,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import By, TenantRecord
 from gpushare.errors import UserError
 
-_FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "unknown")
+_FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit")
 _KICK_SECONDS: Final = 10
 _TIME_LIMIT_SECONDS: Final = 30
 _TERMINATE_SECONDS: Final = 3  # for an MPS server to end the work of a client
@@ -59,7 +59,7 @@ class RunControl:
 
         The audit treats it as a tenant that has just started.
         """
-        if not self._release(record.key, "operator"):
+        if not self._release(record.key, "operator") and not self._freezer.thaw(record):
             raise CannotFreeze(
                 f"{record.title} is neither paused nor frozen by gpushare; if its engine paused "
                 "it, resume it there: docker unpause, podman unpause"

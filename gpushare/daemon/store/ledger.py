@@ -42,7 +42,6 @@ from gpushare.daemon.store.claim import (
 )
 from gpushare.daemon.store.record import (
     ABOUT,
-    NOT_FREEZES,
     CardAllocation,
     EvictionRecord,
     FolderScan,
@@ -239,7 +238,7 @@ class Ledger:
 
     def is_frozen(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be; not for a kill."""
-        return any(freeze.by not in NOT_FREEZES for freeze in self.freezes.of(key))
+        return any(freeze.by != "stop" for freeze in self.freezes.of(key))
 
     def require(self, record: TenantRecord) -> TenantRecord:
         """Return what is recorded now of the reservation `record`; ReservationLost."""

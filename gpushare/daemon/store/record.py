@@ -391,10 +391,8 @@ class RecordFolder:
 # --- what the ledger records of the freezes of tenants, and of kills that are promised ---
 
 #: The cause of a freeze. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
-#: killed, at whatever request; "unknown": it was frozen when gpushared started, without a record.
-By = Literal["operator", "idle", "audit", "stop", "unknown", "time-limit"]
-#: These do not keep a tenant frozen.
-NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "unknown"})
+#: killed, at whatever request.
+By = Literal["operator", "idle", "audit", "stop", "time-limit"]
 
 
 @dataclass(frozen=True)

@@ -256,10 +256,8 @@ def _intervention_warning(title: str, intervention: Intervention) -> str:
     if intervention["by"] == "stop":
         return f"{title} is stopping{why}"
     if intervention["by"] == "engine":
-        return f"{title} is paused, not by gpushare; resume it where it was paused: docker unpause"
-    if intervention["by"] == "unknown":
         where = "resume it where it was paused (docker unpause), otherwise"
-        return f"{title} is paused{why}; {where}: gpushare resume {title}"
+        return f"{title} is paused, not by gpushare; {where}: gpushare resume {title}"
     how = RUN_STATES.get(intervention["by"], "frozen")
     return f"{title} is {how} ({intervention['by']}{why}); gpushare resume {title} resumes it"
 

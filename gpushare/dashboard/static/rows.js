@@ -46,7 +46,7 @@ export function evictedState(evicted) {
 }
 
 // As RUN_STATES of gpushare/protocol/rows.py; else frozen.
-const STATES = { stop: "stopping", operator: "paused", idle: "paused", engine: "paused", unknown: "paused" };
+const STATES = { stop: "stopping", operator: "paused", idle: "paused", engine: "paused" };
 
 export function stateOf(tenant) {
   const by = tenant.interventions.map((one) => one.by);

@@ -261,28 +261,15 @@ def test_a_container_whose_record_a_full_disk_lost_stays_frozen_until_resumed(
 ) -> None:
     full.freezer.freeze(KEY, "audit", "over")
     again(full).freezer.adopt()
-    assert group.frozen
-    assert words(full) == ["unknown"]
-    full.freezer.enforce()
-    assert words(full) == ["unknown"]
-    assert full.freezer.release(KEY, "unknown")
-    assert not group.frozen
-
-
-def test_a_freeze_and_thaw_by_another_program_is_forgotten(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True  # docker pause, while no gpushared runs
-    held.freezer.adopt()
-    [found] = interventions(held.ledger.entries[KEY], held.ledger)
-    assert (found["by"], RUN_STATES[found["by"]]) == ("unknown", "paused")
-    [warning] = tenant_status(held.ledger.entries[KEY], held)["warnings"]
+    found = [group.frozen]
+    record = full.ledger.entries[KEY]
+    [warning] = tenant_status(record, full)["warnings"]
     assert "docker unpause" in warning
     assert warning.endswith("otherwise: gpushare resume train")
-    group.frozen = False
-    held.freezer.enforce()
-    assert words(held) == []
-    assert not group.frozen
+    full.run_control.resume(record)
+    assert [*found, group.frozen] == [True, False]
+    with pytest.raises(CannotFreeze, match="neither paused nor frozen"):
+        full.run_control.resume(record)
 
 
 def test_a_pause_by_another_program_is_shown_as_long_as_it_lasts(
