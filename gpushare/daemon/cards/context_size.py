@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from gpushare.daemon.cards.driver_client import DriverError
@@ -33,20 +32,24 @@ _LOOKS: Final = 100
 
 
 class ContextSizes:
-    """The sizes, kept in `directory`. Any thread may ask.
-
-    `sizes` has the bytes that a context takes, by the card's model; a model that is not in it is
-    not known yet. The mapping is replaced, never changed.
-    """
+    """The sizes, kept in `directory`. Any thread may ask."""
 
     def __init__(self, directory: Path, driver_version: str) -> None:
         self._file = directory / _NAME
         self._driver_version = driver_version
         self._lock = threading.Lock()
-        self._measured: dict[str, int] = self._read()
+        # By the driver's version, and the card's model; replaced, never changed.
+        self._measured: Mapping[str, Mapping[str, int]] = self._read()
         self._settled = threading.Event()
         self._patience = 0.0
-        self._publish()
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The bytes that a context takes, by the card's model; one that is not in it is not known.
+
+        They are of the driver in use.
+        """
+        return self._measured.get(self._driver_version, {})
 
     def renew(self, driver_version: str) -> bool:
         """Keep the figures of another driver from now on; whether it is another."""
@@ -54,7 +57,6 @@ class ContextSizes:
             if driver_version == self._driver_version:
                 return False
             self._driver_version = driver_version
-            self._publish()
         self._settled.clear()
         return True
 
@@ -75,15 +77,13 @@ class ContextSizes:
 
     def is_measured(self, card: Card) -> bool:
         """Whether the figure is known."""
-        with self._lock:
-            return self._key(card) in self._measured
+        return card.model in self.sizes
 
     def keep(self, card: Card, context_bytes: int) -> None:
         """Note a measured size, and write all to disk."""
         with self._lock:
-            self._measured = {**self._measured, self._key(card): context_bytes}
-            measured = self._measured
-            self._publish()
+            sizes = {**self.sizes, card.model: context_bytes}
+            measured = self._measured = {**self._measured, self._driver_version: sizes}
         log("context-size-measured", model=card.model, bytes=context_bytes)
         try:
             replace_file(self._file, (json.dumps(measured, indent=1) + "\n").encode(), 0o600)
@@ -91,24 +91,13 @@ class ContextSizes:
             # A cache: it is measured again next time.
             log("context-size-write-failed", "warning", file=str(self._file), error=str(error))
 
-    def _publish(self) -> None:
-        """Publish what is known of this driver."""
-        version = f" {self._driver_version}"
-        measured = {
-            key.removesuffix(version): size
-            for key, size in self._measured.items()
-            if key.endswith(version)
-        }
-        self.sizes: Mapping[str, int] = MappingProxyType(measured)
-
-    def _key(self, card: Card) -> str:
-        return f"{card.model} {self._driver_version}"
-
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> Mapping[str, Mapping[str, int]]:
         try:
             contents = json.loads(self._file.read_text(encoding="utf-8"))
-            sizes = {str(key): int(size) for key, size in contents.items()}
-            return {key: size for key, size in sizes.items() if size > 0}
+            return {
+                version: {model: int(size) for model, size in sizes.items() if int(size) > 0}
+                for version, sizes in contents.items()
+            }
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 

@@ -158,10 +158,10 @@ def test_a_container_that_changes_processes_between_samples_is_frozen(world: Bus
 
 
 def test_with_an_unknown_context_size_the_audit_only_warns(
-    world: BusyCard, monkeypatch: pytest.MonkeyPatch, node: FakeDaemon
+    world: BusyCard, node: FakeDaemon
 ) -> None:
     tenant = begin(world)
-    monkeypatch.setattr(node.node.loaded().contexts, "sizes", {})
+    node.node.loaded().contexts.renew("another driver")
     world.tenants[:] = [tenant]
     world._has(apart(world, tenant), OVER)
     for _ in range(60):
