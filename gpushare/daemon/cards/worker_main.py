@@ -5,7 +5,7 @@ It answers one question after another on descriptor 3, and ends with gpushared: 
 the kernel sends at its death, and where that comes too early by the end of the connection. Started
 by worker_process.py as `python -I -S`; it imports little, for it is to be small.
 
-A message in either direction is a length, then that much JSON. The worker runs a vendor's library:
+A message in either direction is a line of JSON. The worker runs a vendor's library:
 what it says is read as text with a bound, and taken for true nowhere.
 """
 
@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import signal
-import struct
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -82,7 +81,6 @@ def _serve(load: Callable[[str], Any], failure: Callable[[Exception], dict[str, 
         write_message(CONNECTION, {"number": question["number"], "answer": answer})
 
 
-_LENGTH: Final = struct.Struct("<I")
 #: 16 cards of 1024 processes each are 1 MiB.
 _MOST_BYTES: Final = 8 << 20
 
@@ -97,8 +95,7 @@ class WorkerClosed(ConnectionError):
 
 def write_message(descriptor: int, message: dict[str, Any]) -> None:
     """Write one message; WorkerClosed if the reader closed."""
-    text = json.dumps(message, separators=(",", ":")).encode()
-    left = memoryview(_LENGTH.pack(len(text)) + text)
+    left = memoryview(json.dumps(message, separators=(",", ":")).encode() + b"\n")
     while left:
         try:
             left = left[os.write(descriptor, left) :]
@@ -108,28 +105,22 @@ def write_message(descriptor: int, message: dict[str, Any]) -> None:
 
 def read_message(descriptor: int, wait: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Return the next message; InvalidMessage, WorkerClosed, and what `wait` raises."""
-    (length,) = _LENGTH.unpack(_read(descriptor, _LENGTH.size, wait))
-    if length > _MOST_BYTES:
-        raise InvalidMessage(f"a message of {length} bytes")
+    text = bytearray()
+    while not text.endswith(b"\n"):
+        wait()
+        try:
+            part = os.read(descriptor, 1 << 16)
+        except ConnectionResetError as error:
+            raise WorkerClosed(str(error)) from error
+        if not part:
+            raise WorkerClosed("it closed the connection")
+        text += part
+        if len(text) > _MOST_BYTES:
+            raise InvalidMessage(f"a message of more than {_MOST_BYTES} bytes")
     try:
-        message = json.loads(_read(descriptor, length, wait))
+        message = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(str(error)) from error
     if not isinstance(message, dict):
         raise InvalidMessage(f"a message is an object, not {type(message).__name__}")
     return message
-
-
-def _read(descriptor: int, length: int, wait: Callable[[], None]) -> bytes:
-    parts = []
-    while length > 0:
-        wait()
-        try:
-            part = os.read(descriptor, min(length, 1 << 16))
-        except ConnectionResetError as error:
-            raise WorkerClosed(str(error)) from error
-        if not part:
-            raise WorkerClosed("it closed the connection")
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import sys
 import time
 from pathlib import Path
@@ -57,19 +56,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
-def read(length: int) -> bytes:
-    text = b""
-    while len(text) < length:
-        part = os.read(3, length - len(text))
-        if not part:
-            sys.exit()
-        text += part
-    return text
-
-
 def say(message: object) -> None:
-    text = json.dumps(message).encode()
-    os.write(3, struct.pack("<I", len(text)) + text)
+    os.write(3, json.dumps(message).encode() + b"\n")
 
 
 def obey(order: str, number: int, answer: dict[str, Any]) -> None:
@@ -80,16 +68,16 @@ def obey(order: str, number: int, answer: dict[str, Any]) -> None:
     elif word == "die":
         os._exit(7)
     elif word == "garbage":
-        os.write(3, struct.pack("<I", 3) + b"\xff{[")
+        os.write(3, b"\xff{[\n")
     elif word == "long":
-        os.write(3, struct.pack("<I", 0xFFFFFFFF))
+        os.write(3, b"[" * (9 << 20))
     elif word == "half":
-        os.write(3, struct.pack("<I", 100) + b"{")
+        os.write(3, b"{")
         os._exit(0)
     elif word == "list":
         say([number, answer])
     elif word == "deep":
-        os.write(3, struct.pack("<I", 100000) + b"[" * 100000)
+        os.write(3, b"[" * 100000 + b"\n")
     else:
         time.sleep(float(seconds or 0))
         say({"number": number + (word == "other"), "answer": answer})
@@ -97,9 +85,8 @@ def obey(order: str, number: int, answer: dict[str, Any]) -> None:
 
 def main() -> None:
     orders = Path(sys.argv[1])
-    while True:
-        (length,) = struct.unpack("<I", read(4))
-        question = json.loads(read(length))
+    for line in open(3, "rb", closefd=False):  # noqa: SIM115 - a descriptor
+        question = json.loads(line)
         told = json.loads(orders.read_text())
         answers = {**ANSWERS, **told.get("answers", {})}
         obey(told.get(question["ask"], ""), question["number"], answers[question["ask"]])
