@@ -435,7 +435,9 @@ class _Search:
 
     def free(self, record: TenantRecord, until: float, mounted: Callable[[], Cgroups]) -> bool:
         """Go on with the search until it is over, and free what it found dead; False: it is not."""
-        if record.state != "bound" or not self._pages.has_unlocked(until):
+        if record.state != "bound" or not self._pages.look(
+            lambda pages: pages.status.has_unlocked(pages.grant.card_count, until), closed=False
+        ):
             return True
         if not self._go_on(record, until, mounted):
             return False

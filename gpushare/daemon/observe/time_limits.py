@@ -61,22 +61,14 @@ class TimeLimits:
     def __init__(self, ledger: Ledger, freezing: Worker, stop: Act) -> None:
         self._ledger, self._freezing, self._stop = ledger, freezing, stop
         self._warned: dict[str, int] = {}  # by key, the limit of which a warning was logged
-        self._records: Mapping[str, TenantRecord] = {}  # as last published, and of these
-        self._limited: list[tuple[TenantRecord, int]] = []  # the running ones with a limit
 
     def look(self) -> None:
         """Judge all tenants."""
-        if self._records is not self._ledger.entries:
-            records = self._records = self._ledger.entries
-            self._warned = {key: limit for key, limit in self._warned.items() if key in records}
-            limits = ((record, limit_seconds(record)) for record in records.values())
-            self._limited = [
-                (record, limit)
-                for record, limit in limits
-                if limit is not None and record.state == "bound"
-            ]
-        for record, limit in self._limited:
-            if self._is_stopping(record):
+        records = self._ledger.entries
+        self._warned = {key: limit for key, limit in self._warned.items() if key in records}
+        for record in records.values():
+            limit = limit_seconds(record)
+            if limit is None or record.state != "bound" or self._is_stopping(record):
                 continue
             left = seconds_left(record) or 0.0
             if left <= 0:

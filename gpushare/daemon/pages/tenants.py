@@ -171,14 +171,11 @@ class GrantPage:
         """Return what the tenant may use of card `number` now: its quota and burst memory."""
         return self._card64(number, abi.GRANT_CARD_LIMIT_BYTES).value
 
-    def managed_limit_bytes(self, number: int) -> int:
-        """Return how much managed memory on card `number` does not count against the quota."""
-        return self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES).value
-
     @property
     def managed_limits(self) -> list[int]:
-        """The same of each card."""
-        return [self.managed_limit_bytes(number) for number in range(self.card_count)]
+        """How much managed memory on each card does not count against the quota."""
+        limit = abi.GRANT_CARD_MANAGED_LIMIT_BYTES
+        return [self._card64(number, limit).value for number in range(self.card_count)]
 
     def uuid(self, number: int) -> str:
         """Return the uuid of card `number`; ValueError where there is none."""
@@ -416,12 +413,6 @@ class Pages:
             return pages.status.reap(is_alive, pages.grant.card_count)
 
         return self.look(free, 0)
-
-    def has_unlocked(self, until: float) -> bool:
-        """Whether a process's record may have no lock (StatusPage.has_unlocked)."""
-        return self.look(
-            lambda pages: pages.status.has_unlocked(pages.grant.card_count, until), False
-        )
 
     def _observed(self) -> tuple[ProcessClaim, ...]:
         claims = self.status.claims(self.grant.card_count)
