@@ -81,7 +81,7 @@ class EvictionSteps:
 
         One that is `forced` is not asked what it claims.
         """
-        self.record(record, eviction)
+        record = self.record(record, eviction)
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
         try:  # no new one can begin by now
@@ -90,69 +90,63 @@ class EvictionSteps:
             self._open(record)
             raise
         if living != eviction.processes:
-            eviction = replace(eviction, processes=living)
-            self.record(record, eviction)
+            record = self.record(record, replace(eviction, processes=living))
         try:
-            self._lock(record, eviction, lock_seconds)
+            self._lock(record, lock_seconds)
         except CheckpointError as error:
-            self._put_back(record, eviction, f"it could not be locked ({error})", NotLocked)
+            self._put_back(record, f"it could not be locked ({error})", NotLocked)
         why = why_not_claimed(record, self._state, forced=forced)
         if why:
-            self._put_back(record, eviction, why)
+            self._put_back(record, why)
         try:
-            self._checkpoint(eviction)
+            for process in _living(record):
+                with _while_it_lives(process):
+                    self._client.checkpoint(process.pid, eviction.bytes)
         except CheckpointError as error:
-            self._put_back(record, eviction, str(error))
-        return self.record_evicted(record, eviction)
+            self._put_back(record, str(error))
+        return self.record_evicted(record)
 
     def restore(self, record: TenantRecord) -> TenantRecord:
         """Restore a tenant to its allocations, as far as it is not; EvictionFailed, TenantEnded.
 
         The record is of state "restoring" or "evicting": the room is reserved.
         """
-        eviction = record.eviction
-        assert eviction is not None
         pairs = self._pairs(record)
         try:
-            for process in self._living(eviction):
-                self._restore_process(process, eviction, pairs)
+            for process in _living(record):
+                self._restore_process(process, record, pairs)
         except CheckpointError as error:
-            self._back_to_evicted(record, eviction, error)
-        return self._finish(record, eviction)
+            self._back_to_evicted(record, error)
+        return self._finish(record)
 
     def settle(self, record: TenantRecord) -> None:
         """Find out from the driver how far an eviction got, and go on from there.
 
         After a restart, and where a worker was killed in the middle. CheckpointError: not known.
         """
-        eviction = record.eviction
-        assert eviction is not None
-        living = self._living(eviction)
+        living, before = _living(record), _eviction_of(record).state
         states = [self._client.state(process.pid) for process in living]
         if FAILED in states:
             number = living[states.index(FAILED)].pid
-            self._record_failed(record, eviction, f"process {number} is in state failed")
+            self._record_failed(record, f"process {number} is in state failed")
         elif all(state == CHECKPOINTED for state in states):
-            if eviction.state != "evicted":
-                self.record_evicted(record, eviction)
-        elif eviction.state == "evicted":
+            if before != "evicted":
+                self.record_evicted(record)
+        elif before == "evicted":
             # Another program has restored it: its memory counts, room or not.
             log("tenant-eviction-bypassed", "error", **record.identity)
-            self._finish(record, eviction)
+            self._finish(record)
         else:
             # The room is reserved in both states: what is in host memory comes back.
             self.restore(record)
 
     def _restore_process(
-        self,
-        process: EvictedProcess,
-        eviction: EvictionRecord,
-        pairs: Sequence[tuple[str, str]] = (),
+        self, process: EvictedProcess, record: TenantRecord, pairs: Sequence[tuple[str, str]] = ()
     ) -> None:
         """Restore a process, unless it has ended; CheckpointError."""
         try:
             with _while_it_lives(process):
-                self._client.restore(process.pid, eviction.bytes, pairs)
+                self._client.restore(process.pid, _eviction_of(record).bytes, pairs)
         except CheckpointError as error:
             # The driver completes a call whose worker was killed, for example together with
             # gpushared, and then refuses it.
@@ -174,8 +168,8 @@ class EvictionSteps:
         ]
         return pairs if any(before != after for before, after in pairs) else []
 
-    def _lock(self, record: TenantRecord, eviction: EvictionRecord, seconds: float) -> None:
-        living = self._living(eviction)
+    def _lock(self, record: TenantRecord, seconds: float) -> None:
+        living = _living(record)
         if not living:
             raise TenantEnded(f"{record.title} has ended")
         errors = self._client.lock([process.pid for process in living], seconds)
@@ -183,81 +177,70 @@ class EvictionSteps:
             if error is not None and is_same(process):
                 raise error
 
-    def _checkpoint(self, eviction: EvictionRecord) -> None:
-        for process in self._living(eviction):
-            with _while_it_lives(process):
-                self._client.checkpoint(process.pid, eviction.bytes)
-
     def _put_back(
-        self,
-        record: TenantRecord,
-        eviction: EvictionRecord,
-        why: str,
-        kind: type[EvictionFailed] = EvictionFailed,
+        self, record: TenantRecord, why: str, kind: type[EvictionFailed] = EvictionFailed
     ) -> None:
         """Have a tenant go on whose eviction failed; always raises EvictionFailed."""
         text = f"{record.title} could not be evicted: {why}"
         try:
-            self._release_all(eviction)
+            self._release_all(record)
         except CheckpointError as error:
-            self._give_up(record, eviction, f"{why}; then {error}", error)
+            self._give_up(record, f"{why}; then {error}", error)
             raise EvictionFailed(f"{text}, nor could it be put back: {error}") from error
         self._open(record)
         log("tenant-eviction-failed", "warning", **record.identity, error=why)
         raise kind(f"{text}. It goes on as before")
 
-    def _release_all(self, eviction: EvictionRecord) -> None:
+    def _release_all(self, record: TenantRecord) -> None:
         """Restore what is in host memory, and unlock all; CheckpointError where that is not so."""
-        for process in self._living(eviction):
+        for process in _living(record):
             state = self._client.state(process.pid)
             if state == FAILED:
                 raise CheckpointError(f"process {process.pid} is in state failed", is_final=True)
             if state == CHECKPOINTED:
-                self._restore_process(process, eviction)
-        self._unlock_all(eviction)
+                self._restore_process(process, record)
+        self._unlock_all(record)
 
-    def _unlock_all(self, eviction: EvictionRecord) -> None:
-        for process in self._living(eviction):
+    def _unlock_all(self, record: TenantRecord) -> None:
+        for process in _living(record):
             if self._client.state(process.pid) == LOCKED:
                 with _while_it_lives(process):
                     self._client.unlock(process.pid)
 
-    def _back_to_evicted(
-        self, record: TenantRecord, eviction: EvictionRecord, error: CheckpointError
-    ) -> None:
+    def _back_to_evicted(self, record: TenantRecord, error: CheckpointError) -> None:
         """Have all of a tenant evicted again whose restore failed; always raises EvictionFailed."""
         why = str(error)
         try:
-            self._checkpoint_again(eviction, error)
+            self._checkpoint_again(record, error)
         except CheckpointError as again:
             if again is not error:
                 why = f"{why}; then {again}"
-            self._give_up(record, eviction, why, again)
+            self._give_up(record, why, again)
             fix = "gpushared will ask the driver again"
             if again.is_final:
                 fix = f"Its memory is lost to it; stop it with gpushare stop {record.title}"
             raise EvictionFailed(f"{record.title} cannot be restored: {why}. {fix}") from error
-        self.record_evicted(record, eviction)
+        self.record_evicted(record)
         log("tenant-restore-failed", "warning", **record.identity, error=why)
         raise EvictionFailed(f"{record.title} could not be restored: {why}. It stays evicted")
 
-    def _checkpoint_again(self, eviction: EvictionRecord, error: CheckpointError) -> None:
+    def _checkpoint_again(self, record: TenantRecord, error: CheckpointError) -> None:
         """Evict again what was restored before `error`; raise it if nothing can be restored."""
-        living = self._living(eviction)
+        living = _living(record)
         states = [self._client.state(process.pid) for process in living]
         error.is_final = error.is_final or FAILED in states
         if error.is_final:
             raise error
         for process, state in zip(living, states, strict=True):
             if state == LOCKED:
-                self._client.checkpoint(process.pid, eviction.bytes)
+                self._client.checkpoint(process.pid, _eviction_of(record).bytes)
 
-    def _finish(self, record: TenantRecord, eviction: EvictionRecord) -> TenantRecord:
+    def _finish(self, record: TenantRecord) -> TenantRecord:
         """Let a tenant go on whose memory is on its cards."""
         try:
-            self._unlock_all(eviction)
+            self._unlock_all(record)
         except CheckpointError as error:
-            self._give_up(record, eviction, str(error), error)
+            self._give_up(record, str(error), error)
             raise EvictionFailed(f"{record.title} could not be unlocked: {error}") from error
         return self._open(record)
 
@@ -267,35 +250,28 @@ class EvictionSteps:
         self._gate(record, closed=False)
         return opened
 
-    def _give_up(
-        self, record: TenantRecord, eviction: EvictionRecord, why: str, error: CheckpointError
-    ) -> None:
+    def _give_up(self, record: TenantRecord, why: str, error: CheckpointError) -> None:
         """Record that a tenant is lost; one of which nothing is known is left to `settle`."""
         if error.is_final:
-            self._record_failed(record, eviction, why)
+            self._record_failed(record, why)
         else:
             log("eviction-unsettled", "error", **record.identity, error=why)
 
-    def _record_failed(self, record: TenantRecord, eviction: EvictionRecord, why: str) -> None:
-        failed = replace(eviction, state="failed", since=time.time(), error=why)
+    def _record_failed(self, record: TenantRecord, why: str) -> None:
+        failed = replace(_eviction_of(record), state="failed", since=time.time(), error=why)
         self.record(record, failed)
         log("tenant-eviction-lost", "error", **record.identity, error=why)
-
-    def _living(self, eviction: EvictionRecord) -> list[EvictedProcess]:
-        return [process for process in eviction.processes if is_same(process)]
 
     def _gate(self, record: TenantRecord, *, closed: bool) -> None:
         pages = self._state.tenants.pages.get(record.key)
         if pages is not None:
             pages.grant.set_evicted(evicted=closed)
 
-    def record_evicted(
-        self, record: TenantRecord, eviction: EvictionRecord | None = None
-    ) -> TenantRecord:
-        """Record that the tenant's memory is in host memory, by `eviction` or the record's own."""
-        eviction = eviction or record.eviction
-        assert eviction is not None
-        return self.record(record, replace(eviction, state="evicted", since=time.time()))
+    def record_evicted(self, record: TenantRecord) -> TenantRecord:
+        """Record that the tenant's memory is in host memory."""
+        return self.record(
+            record, replace(_eviction_of(record), state="evicted", since=time.time())
+        )
 
     def record(self, record: TenantRecord, eviction: EvictionRecord | None) -> TenantRecord:
         """Record it, unless the tenant has ended meanwhile: TenantEnded."""
@@ -314,6 +290,15 @@ class EvictionSteps:
             return written
 
         return state.decide.run(write)
+
+
+def _eviction_of(record: TenantRecord) -> EvictionRecord:
+    assert record.eviction is not None
+    return record.eviction
+
+
+def _living(record: TenantRecord) -> list[EvictedProcess]:
+    return [process for process in _eviction_of(record).processes if is_same(process)]
 
 
 def is_same(process: EvictedProcess) -> bool:
