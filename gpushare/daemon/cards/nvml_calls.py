@@ -116,13 +116,17 @@ class Devices:
         cards = [self._card(index) for index in range(pynvml.nvmlDeviceGetCount())]
         listed = [card for card in cards if "uuid" in card]
         self._listen()
+        places = topology({card["uuid"]: self._handles[card["uuid"]] for card in listed})
+        for card in listed:  # an instance is where its card is
+            node = places["nodes"][card["uuid"]]
+            places["nodes"] |= {part["uuid"]: node for part in card["instances"]}
         return {
             "driver": pynvml.nvmlSystemGetDriverVersion(),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
             "cards": listed,
             "lost": [card for card in cards if "uuid" not in card],
             "limits": bool(listed) and self._has_limits(listed[0]["uuid"]),
-            **topology({card["uuid"]: self._handles[card["uuid"]] for card in listed}),
+            **places,
         }
 
     def look(self, *, known: bool, brief: bool = False) -> NvmlReply:

@@ -101,33 +101,26 @@ def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
             bool(answer["limits"]),
             lost=tuple(str(card["error"]) for card in answer["lost"]),
             unified=tuple(card["unified"] for card in answer["lost"] if "unified" in card),
-            links=_links(answer, instances),
+            links=_links(answer),
         )
     if len({card.uuid for card in description.cards}) < len(description.cards):
         raise InvalidSample("the driver reports two cards with the same UUID")
     return description
 
 
-def _links(answer: Mapping[str, Any], instances: Sequence[Card]) -> Links:
+def _links(answer: Mapping[str, Any]) -> Links:
     """Return how far the cards are from each other; unknown where the answer has another format.
 
-    Only the quality of a placement depends on it, so no driver is refused for it. The NUMA node of
-    an instance is its card's.
+    Only the quality of a placement depends on it, so no driver is refused for it.
     """
     try:
         between = {
             frozenset((str(one), str(other))): Link(str(kind), int(distance))
             for one, other, kind, distance in answer["links"]
         }
-        links = Links(between, {str(uuid): int(node) for uuid, node in answer["nodes"].items()})
+        return Links(between, {str(uuid): int(node) for uuid, node in answer["nodes"].items()})
     except (KeyError, TypeError, ValueError, AttributeError):
-        links = NO_LINKS
-    nodes = {
-        card.uuid: links.node(card.instance.card_uuid)
-        for card in instances
-        if card.instance is not None
-    }
-    return replace(links, nodes={**links.nodes, **nodes})
+        return NO_LINKS
 
 
 def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSample:
@@ -175,20 +168,21 @@ def card_sensors(answer: Mapping[str, Any]) -> Mapping[str, CardSensors]:
     No tenant is judged by them.
     """
     try:
-        return {str(uuid): _sensors(figures) for uuid, figures in answer["sensors"].items()}
+        return {
+            str(uuid): cast(
+                CardSensors,
+                {
+                    name: figure
+                    for name, figure in figures.items()
+                    if name in CardSensors.__annotations__
+                    and type(figure) is int
+                    and 0 <= figure <= (_PERCENT if name.endswith("_percent") else _MOST)
+                },
+            )
+            for uuid, figures in answer["sensors"].items()
+        }
     except (AttributeError, KeyError):
         return {}
-
-
-def _sensors(figures: Mapping[str, Any]) -> CardSensors:
-    known = {
-        name: figure
-        for name, figure in figures.items()
-        if name in CardSensors.__annotations__
-        and type(figure) is int
-        and 0 <= figure <= (_PERCENT if name.endswith("_percent") else _MOST)
-    }
-    return cast(CardSensors, known)
 
 
 def new_xids(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

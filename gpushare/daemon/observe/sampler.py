@@ -18,11 +18,11 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpushare.daemon.cards.driver_client import (
     DriverError,
@@ -42,7 +42,7 @@ from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.observed import AuditInput, CardUsage, Observations, TenantOnCard, UsageView
 from gpushare.daemon.pages.status_page import TenantClaims
-from gpushare.daemon.pages.tenants import Pages, Tenants
+from gpushare.daemon.pages.tenants import Accounts, Pages, Tenants
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 
@@ -157,17 +157,16 @@ class UsageSampler:
             uuid: tuple((listed.get(use.pid), use) for use in uses)
             for uuid, uses in sample.uses.items()
         }
-        owned, others, strays = _by_owner(sightings, records)
+        uses = _by_owner(sightings, records)
         used: dict[TenantOnCard, int] = {}
         for key, own in pages.items():
             if key in records and records[key].eviction is None:  # else its claims are of before
-                sums = before[key].sums, after[key].sums
-                used |= self._measure(records[key], own, owned, others, *sums)
+                used |= self._measure(records[key], own, uses, before[key], after[key])
         self._overheads = {
             slot: overhead for slot, overhead in self._overheads.items() if slot[0] in pages
         }
-        self._publish(now, sample, owned, others, strays, used)
-        judged = {uuid: uses for uuid, uses in sightings.items() if uuid not in self._unsettled}
+        self._publish(now, sample, uses, used)
+        judged = {uuid: seen for uuid, seen in sightings.items() if uuid not in self._unsettled}
         self.observed.last = AuditInput(
             records,
             pages,
@@ -201,49 +200,38 @@ class UsageSampler:
         self._changed(now)
         return True
 
-    def _measure(  # noqa: PLR0913, PLR0917 - the tenant, and what was read of it
-        self,
-        record: TenantRecord,
-        pages: Pages,
-        owned: Mapping[TenantOnCard, list[ProcessUse]],
-        answered: Container[str],
-        before: tuple[TenantClaims, ...],
-        after: tuple[TenantClaims, ...],
+    def _measure(
+        self, record: TenantRecord, pages: Pages, found: _Uses, before: Accounts, after: Accounts
     ) -> dict[TenantOnCard, int]:
         """Write what the driver has of a tenant into its page; return what it uses in all."""
         used: dict[TenantOnCard, int] = {}
         for number, allocation in enumerate(record.allocations):
-            uses = owned.get((record.key, allocation.uuid), [])
-            if number >= len(after) or number >= len(before):
+            uses = found.owned.get((record.key, allocation.uuid), [])
+            if number >= len(after.sums) or number >= len(before.sums):
                 continue
             overhead = self._overheads.get((record.key, number))
             if overhead is None:
                 overhead = Overhead(pages.grant.overhead_bytes(number))
                 self._overheads[record.key, number] = overhead
-            if allocation.uuid in answered and all(use.bytes is not None for use in uses):
+            if allocation.uuid in found.others and all(use.bytes is not None for use in uses):
                 driver_bytes = sum(use.bytes or 0 for use in uses)
-                measured = overhead.observe(driver_bytes, before[number], after[number])
+                sums = before.sums[number], after.sums[number]
+                measured = overhead.observe(driver_bytes, *sums)
             else:  # no figure is not a figure of 0
                 measured = pages.grant.overhead_bytes(number)
             share = min(100, sum(use.utilization or 0 for use in uses))
             pages.grant.set_measured(number, measured, share)
             pages.grant.beat()
-            used[record.key, allocation.uuid] = after[number].used_bytes(measured)
+            used[record.key, allocation.uuid] = after.sums[number].used_bytes(measured)
         return used
 
-    def _publish(  # noqa: PLR0913, PLR0917 - what a sample is divided into
-        self,
-        now: float,
-        sample: DriverSample,
-        owned: Mapping[TenantOnCard, list[ProcessUse]],
-        others: Mapping[str, list[ProcessUse]],
-        strays: Mapping[str, list[ProcessUse]],
-        used: Mapping[TenantOnCard, int],
+    def _publish(
+        self, now: float, sample: DriverSample, found: _Uses, used: Mapping[TenantOnCard, int]
     ) -> None:
         cards: dict[str, CardUsage] = {}
         processes: dict[str, list[tuple[str, ProcessUse]]] = {}
         utilization: dict[TenantOnCard, int] = {}
-        for (key, uuid), uses in owned.items():
+        for (key, uuid), uses in found.owned.items():
             processes.setdefault(key, []).extend((uuid, use) for use in uses)
             percents = [use.utilization for use in uses if use.utilization is not None]
             if percents:
@@ -253,15 +241,15 @@ class UsageSampler:
         health = dict(self.health.observe(sample, self._cards))
         health |= dict.fromkeys(self._unsettled & health.keys(), _UNSETTLED)
         for uuid in self._cards:
-            if uuid not in others:
+            if uuid not in found.others:
                 known = self.observed.usage.cards.get(uuid, CardUsage())
                 cards[uuid] = replace(known, health=health[uuid], utilization=None)
                 continue
             usage = self._non_tenants.observe(
                 now,
                 uuid,
-                others[uuid],
-                strays[uuid],
+                found.others[uuid],
+                found.strays[uuid],
                 first=self._first,
                 used_bytes=sample.used.get(uuid),
             )
@@ -306,14 +294,18 @@ class UsageSampler:
         self.observed.usage = replace(view, cards=MappingProxyType(cards), stale=why)
 
 
+class _Uses(NamedTuple):
+    """The uses of one sample."""
+
+    owned: Mapping[TenantOnCard, list[ProcessUse]]
+    others: Mapping[str, list[ProcessUse]]  # by card, of no tenant
+    strays: Mapping[str, list[ProcessUse]]
+
+
 def _by_owner(
     sightings: Mapping[str, tuple[tuple[ListedPid | None, ProcessUse], ...]],
     records: Mapping[str, TenantRecord],
-) -> tuple[
-    Mapping[TenantOnCard, list[ProcessUse]],
-    Mapping[str, list[ProcessUse]],
-    Mapping[str, list[ProcessUse]],
-]:
+) -> _Uses:
     """Return the uses by tenant and card; by card those of no tenant, and its strays.
 
     The tenant of an ended process may be gone as well. A stray is a tenant's on a card of which the
@@ -331,7 +323,7 @@ def _by_owner(
             owned.setdefault((key, uuid), []).append(use)
             if not records[key].has_part_of(uuid):
                 strays[uuid].append(use)
-    return owned, others, strays
+    return _Uses(owned, others, strays)
 
 
 _LOOKS: Final = 4
