@@ -135,14 +135,16 @@ def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:
             now = format_size(card["limit_bytes"])
             most = format_size(card["burst_limit_bytes"])
             yield _line("  burst limit", f"{most}, currently {now}")
-            yield _line("  burst used", format_size(card["burst_used_bytes"]))
+            yield _line(
+                "  burst used", format_size(max(0, card["used_bytes"] - card["quota_bytes"]))
+            )
         if card["over_limit_bytes"]:
             over = format_size(card["over_limit_bytes"])
             yield _line("  over quota", f"allocations fail until it frees {over}")
         if most_bytes := card["oversubscribed_limit_bytes"]:
             managed, most = format_size(card["oversubscribed_bytes"]), format_size(most_bytes)
             yield _line("  oversubscribed", f"{managed} of {most} managed memory")
-        yield _line("  tracked", format_size(card["tracked_bytes"]))
+        yield _line("  tracked", format_size(card["used_bytes"] - card["overhead_bytes"]))
         yield _line("  overhead", f"{format_size(card['overhead_bytes'])}: {_overhead(card)}")
     yield _line("  cores", cores(card))
     yield from _compute(tenant, card, whole=whole)

@@ -40,8 +40,6 @@ class QueueEntry(TypedDict):
     pid: int  # the process with which it ends; of a restore the container's
     requests: str  # 4 GiB and 30 % of its compute
     count: int | None  # of cards; None: every card
-    memory_bytes: int | None  # of each card; None: whole cards, or a percentage
-    cores: int
     priority: int
     since: float  # seconds since the epoch
     granted: float  # seconds since the epoch; 0: not yet

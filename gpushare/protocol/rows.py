@@ -91,8 +91,7 @@ class CardRow(TypedDict):
     system_reserved_bytes: int  # reserved for the system by the node's configuration
     used_bytes: int | None  # memory of all processes, by the driver; None: not reported
     allocated_bytes: int
-    burst_used_bytes: int  # memory in use above the tenants' quotas
-    burst_granted_bytes: int  # usable above quotas now, including burst_used_bytes
+    burst_granted_bytes: int  # usable above quotas now, including what is used
     non_tenant_bytes: int  # memory of non-tenant processes, high-water mark
     non_tenant_processes: list[NonTenantProcessStatus]  # the largest
     non_tenant_actions: dict[str, int]  # how many non-tenant processes there are, by ACTIONS
@@ -176,9 +175,7 @@ class TenantCard(TypedDict):
     limit_bytes: int  # usable now: quota_bytes and current burst
     used_bytes: int  # as the formula in gpushare_abi.h; 0 while the tenant is evicted
     kinds: dict[str, int]  # by KINDS; they add up to used_bytes
-    burst_used_bytes: int  # of used_bytes, above quota_bytes
     over_limit_bytes: int  # of used_bytes, above limit_bytes; allocations fail meanwhile
-    tracked_bytes: int  # of used_bytes, allocations
     overhead_bytes: int  # contexts, modules, and memory that only the driver reports
     contexts: int
     evicted_bytes: int  # what an evicted tenant had of the card, in host memory; 0: not evicted
@@ -260,8 +257,8 @@ class TenantMps(TypedDict):
 _Class = TypedDict("_Class", {"class": str})  # a keyword, which no class body can have
 
 
-class TenantRow(_Class):
-    """A container or host process, and its allocation.
+class _TenantFacts(_Class):
+    """A container or host process.
 
     Its key `class` is online (it never waits for its turn) or offline.
     """
@@ -283,6 +280,11 @@ class TenantRow(_Class):
     eviction: TenantEviction | None  # None: its memory is on its cards
     denied_allocations: int  # claimed: over the quota, on all cards, also of exited processes
     denied_since_start: int  # of them, since gpushared started
+
+
+class TenantRow(_TenantFacts):
+    """A container or host process, and its allocation."""
+
     cards: list[TenantCard]
 
 
@@ -378,20 +380,12 @@ class DeniedAllocation(TypedDict):
     seen: float | None  # seconds since the epoch; None: before this daemon observed it
 
 
-class Why(TypedDict):
-    """A tenant's memory usage, with advice. What is not explained is as in TenantStatus."""
+class Why(_TenantFacts):
+    """A tenant's memory usage, with advice."""
 
-    key: str
-    id: str
-    name: str
-    state: str
-    reason: str
-    isolation: str
-    idle_since: float | None
-    eviction: TenantEviction | None
+    reason: str  # as in TenantStatus, as `notes`
     stale_reason: str  # why the driver's figures are stale; empty: they are current
     cards: list[WhyCard]
-    denied_allocations: int
     last_denied_allocation: DeniedAllocation | None
     advice: list[str]
     notes: list[str]

@@ -74,7 +74,8 @@ def test_a_daemon_that_ends_and_starts_again_keeps_its_tenants(
         after = bundle.tenant
         for field in ("key", "id", "pid", "state", "quota", "isolation", "created"):
             assert after[field] == before[field]
-        assert after["cards"][0]["tracked_bytes"] == 2 * GIB
+        held = after["cards"][0]
+        assert held["used_bytes"] - held["overhead_bytes"] == 2 * GIB
         stack.client.set(bundle.id, memory="6GiB")
         assert tenant.ask("info")["total"] == 6 * GIB
     wait_until(lambda: bundle.row() is None)
@@ -129,7 +130,7 @@ def test_the_memory_of_a_process_that_dies_is_released(stack: Stack) -> None:
         assert second.stdin is not None
         second.stdin.write(f"alloc {GIB}\n".encode())
         second.stdin.flush()
-        wait_until(lambda: bundle.tenant["cards"][0]["tracked_bytes"] >= GIB)
+        wait_until(lambda: bundle.tenant["cards"][0]["kinds"]["buffers"] >= GIB)
         assert tenant.ask("info")["free"] < before - GIB
         processes = bundle.tenant["processes"]
         [other] = [one["pid"] for one in processes if one["container_pid"] != 1]

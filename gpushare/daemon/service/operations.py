@@ -52,12 +52,11 @@ from gpushare.daemon.views import metrics, why
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.event_pages import event_page
 from gpushare.daemon.views.queue import queue_rows, ticket_status
-from gpushare.daemon.views.rows import card_rows, interventions
-from gpushare.daemon.views.tenant_status import StatusLookups, tenant_status
+from gpushare.daemon.views.rows import RowLookups, card_rows
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol.kubernetes import ClaimDevice
 from gpushare.protocol.operations import OPENER, OPERATIONS, ROOT, MalformedRequest, Operation
 from gpushare.protocol.queue import TicketStatus
-from gpushare.protocol.rows import Intervention
 from gpushare.quota.keys import KEYS, read
 from gpushare.quota.request import ValueSource
 
@@ -246,7 +245,7 @@ class Operations:
             or ((everything or record.is_remote) and not release.is_over(record))
         ]
         named = tenant_names.with_names(records, self._state)
-        lookups = StatusLookups(self._state.node, self._state.ledger)
+        lookups = RowLookups(self._state.node, self._state.ledger)
         return (tenant_status(record, self._state, lookups) for record in named), {}
 
     def tenant(self, name: str) -> ControlReply:
@@ -277,17 +276,9 @@ class Operations:
         return self._shown(record)
 
     def stop(self, name: str, signal: str, timeout: int, reason: str) -> ControlReply:
-        record = self._find(name)
-        row = tenant_status(record, self._state)
-        stop = StopRequest(Signals[f"SIG{signal}"], timeout, reason)
-        after: list[Intervention] = []
-
-        def job() -> None:
-            self._control.stop(record, stop)
-            after.extend(interventions(record, self._state.ledger))  # it may end at once
-
-        self._freeze(job)
-        return reply({"tenant": {**row, "interventions": after}})
+        record, stop = self._find(name), StopRequest(Signals[f"SIG{signal}"], timeout, reason)
+        self._freeze(lambda: self._control.stop(record, stop))
+        return self._shown(record)
 
     def _freeze(self, job: Callable[[], None]) -> None:
         """Have the freeze thread do `job`; what it decided is recorded before the answer.

@@ -78,7 +78,6 @@ class History:
         self.lost = 0  # events that could not be kept
         self.fault = ""  # why nothing is kept at the moment
         self.generation = 0
-        self.subjects: dict[str, EventSubject] = {}  # by name, of answers that have more pages
         self._path = folder / EVENTS_FILE
         self._boot_id = boot_id
         self._days, self._most_bytes, self._name_of = days, most_bytes, name_of

@@ -20,7 +20,6 @@ from gpushare.quota.errors import quoted
 
 _SETTLE_SECONDS: Final = 1.0  # a slow disk delays those who read, and never longer than this
 _MOST_LISTED: Final = 16
-_MOST_REMEMBERED: Final = 8
 
 
 def event_page(name: str, since: float, after: int, state: DaemonState) -> Iterator[HistoryEvent]:
@@ -29,16 +28,8 @@ def event_page(name: str, since: float, after: int, state: DaemonState) -> Itera
         return iter(())
     store.settle(_SETTLE_SECONDS)  # the caller may ask for what it just caused
     records = tenant_names.with_names(list(state.ledger.entries.values()), state)
-    # All pages of one answer are of the same containers.
-    subject = store.subjects.pop(name, None) if after else None
-    if subject is None:
-        subject = _find_subject(name, records, store, state.node) if name else EventSubject()
-    page = store.page(subject, since, after, protocol.HISTORY_ROWS)
-    if name and len(page) == protocol.HISTORY_ROWS:
-        store.subjects[name] = subject
-        for old in list(store.subjects)[:-_MOST_REMEMBERED]:
-            store.subjects.pop(old, None)
-    return _with_names(page, records)
+    subject = _find_subject(name, records, store, state.node) if name else EventSubject()
+    return _with_names(store.page(subject, since, after, protocol.HISTORY_ROWS), records)
 
 
 def _with_names(

@@ -23,7 +23,7 @@ from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.tenants import Gate, Pages, Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.rows import CardShares, tenant_row
+from gpushare.daemon.views.rows import RowLookups, tenant_row
 from gpushare.events import COUNTED
 from gpushare.metrics_schema import NodeMetrics
 from gpushare.protocol.kubernetes import NODE_NAME
@@ -63,7 +63,7 @@ def tenant_packets(state: DaemonState) -> Iterator[bytes]:
 
     A row is made again only if something that it is made of is another: many tenants are idle.
     """
-    observed, shares = state.observed, CardShares(state.node, state.ledger)
+    observed, lookups = state.observed, RowLookups(state.node, state.ledger)
     if state.node.driver is None:
         return
     # Each is replaced, never changed.
@@ -80,7 +80,7 @@ def tenant_packets(state: DaemonState) -> Iterator[bytes]:
         if record.state == "none":
             continue
         if pages is None:
-            yield _packet(record, state, shares)
+            yield _packet(record, state, lookups)
             continue
         claims, sums, _ = pages.accounts()
         sources = (*published, record, claims, state.ledger.freezes.of(record.key))
@@ -91,16 +91,16 @@ def tenant_packets(state: DaemonState) -> Iterator[bytes]:
             observed.waiting.get(record.key),
             *(pages.grant.overhead_bytes(number) for number in range(len(sums))),
             *(pages.grant.limit_bytes(number) for number in range(len(sums))),
-            *(shares.of(record.key, allocation.uuid) for allocation in record.allocations),
+            *(lookups.share(record.key, allocation.uuid) for allocation in record.allocations),
         )
         known: _KnownPacket | None = pages.metrics
         if known is None or not known.is_of(sources, figures):
-            known = pages.metrics = _KnownPacket(sources, figures, _packet(record, state, shares))
+            known = pages.metrics = _KnownPacket(sources, figures, _packet(record, state, lookups))
         yield known.packet
 
 
-def _packet(record: TenantRecord, state: DaemonState, shares: CardShares) -> bytes:
-    return protocol.encode({"row": {"tenant": tenant_row(record, state, shares)}})
+def _packet(record: TenantRecord, state: DaemonState, lookups: RowLookups) -> bytes:
+    return protocol.encode({"row": {"tenant": tenant_row(record, state, lookups)}})
 
 
 class _KnownPacket(NamedTuple):
@@ -150,7 +150,7 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
     if life in kept:
         return  # it is the second attempt to release it, and the first has closed its pages
     try:
-        row = tenant_row(record, state, CardShares(state.node, state.ledger))
+        row = tenant_row(record, state, RowLookups(state.node, state.ledger))
         pages = state.tenants.pages.get(key)
         for number, part in enumerate(row["cards"]):
             if pages is None:

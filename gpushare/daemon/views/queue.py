@@ -58,24 +58,14 @@ def _granted(ticket: TicketRecord, node: Node) -> QueueEntry:
     indices = [card_index(allocation.uuid, node) for allocation in ticket.allocations]
     first = ticket.allocations[0]
     cores = f" and {first.cores} % of its compute" if first.cores and not first.whole else ""
-    return QueueEntry(
-        ticket=ticket.id,
-        state="granted",
-        position=0,
-        name=ticket.name,
-        kind=ticket.kind,
-        uid=ticket.uid,
-        pid=ticket.pid,
-        requests="a whole card" if first.whole else f"{format_size(first.quota_bytes)}{cores}",
-        count=len(ticket.allocations),
-        memory_bytes=None if first.whole else first.quota_bytes,
-        cores=first.cores,
-        priority=ticket.priority,
-        since=ticket.arrived,
-        granted=ticket.granted,
-        cards=[index for index in indices if index >= 0],
-        reason="",
-    )
+    return {
+        **_entry(ticket, ticket.kind, ticket.arrived, len(ticket.allocations)),
+        "ticket": ticket.id,
+        "state": "granted",
+        "requests": "a whole card" if first.whole else f"{format_size(first.quota_bytes)}{cores}",
+        "granted": ticket.granted,
+        "cards": [index for index in indices if index >= 0],
+    }
 
 
 def _waiting(
@@ -85,21 +75,33 @@ def _waiting(
     kind: TicketKind | Literal["restore"],
     reason: str,
 ) -> QueueEntry:
+    return {
+        **_entry(holder, kind, entry.since, entry.request.count),
+        "position": position,
+        "requests": str(entry.request),
+        "reason": reason,
+    }
+
+
+def _entry(
+    holder: TicketRecord | TenantRecord,
+    kind: TicketKind | Literal["restore"],
+    since: float,
+    count: int | None,
+) -> QueueEntry:
     return QueueEntry(
         ticket="",
         state="waiting",
-        position=position,
+        position=0,
         name=holder.name,
         kind=kind,
         uid=holder.uid,
         pid=holder.pid,
-        requests=str(entry.request),
-        count=entry.request.count,
-        memory_bytes=entry.request.memory_bytes,
-        cores=entry.request.cores,
+        requests="",
+        count=count,
         priority=holder.priority,
-        since=entry.since,
+        since=since,
         granted=0.0,
         cards=[],
-        reason=reason,
+        reason="",
     )

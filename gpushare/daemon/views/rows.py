@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, cast
 
 from gpushare import abi
@@ -86,7 +87,6 @@ def _card_row(
         system_reserved_bytes=capacity.reserve_bytes,
         used_bytes=_used_bytes(capacity, used_bytes),
         allocated_bytes=capacity.allocated_bytes,
-        burst_used_bytes=capacity.burst_used_bytes,
         burst_granted_bytes=capacity.burst_granted_bytes,
         non_tenant_bytes=capacity.non_tenant_bytes,
         non_tenant_processes=[
@@ -187,18 +187,23 @@ def card_index(uuid: str, node: Node) -> int:
 # --- tenants ---
 
 
-class CardShares:
-    """The compute share of each tenant, by card: computed once for all rows of an answer."""
+class RowLookups:
+    """Facts that the rows of one answer have in common, looked up once: a node has many mounts."""
 
     def __init__(self, node: Node, ledger: Ledger) -> None:
-        self._by_card = scheduler_sync.shares_by_card(node, ledger)
+        self._shares = scheduler_sync.shares_by_card(node, ledger)
 
-    def of(self, key: str, uuid: str) -> Share | None:
-        """Return the share of a tenant on a card; None while it takes no turns there."""
-        return self._by_card.get(uuid, {}).get(key)
+    def share(self, key: str, uuid: str) -> Share | None:
+        """Return the compute share of a tenant on a card; None while it takes no turns there."""
+        return self._shares.get(uuid, {}).get(key)
+
+    @cached_property
+    def cgroups(self) -> processes.Cgroups:
+        """The mounted cgroup hierarchies."""
+        return processes.Cgroups.mounted()
 
 
-def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> TenantRow:
+def tenant_row(record: TenantRecord, state: DaemonState, lookups: RowLookups) -> TenantRow:
     """Return the row of a tenant."""
     pages = state.tenants.pages.get(record.key)
     claims, accounts = ((), ()) if pages is None else pages.accounts()[:2]
@@ -211,7 +216,7 @@ def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> 
             finding = state.observed.findings.get((record.key, part.uuid))
             there = _kinds({}, 0 if finding is None else finding.used_bytes)
             memory = TenantMemory(there, part.quota_bytes, account)
-        cards.append(tenant_card(record, number, memory, state, shares))
+        cards.append(tenant_card(record, number, memory, state, lookups))
     return {
         "key": record.key,
         "id": record.id,
@@ -268,14 +273,14 @@ def eviction_row(record: TenantRecord, node: Node, observed: Observations) -> Te
 
 
 def tenant_card(
-    record: TenantRecord, number: int, memory: TenantMemory, state: DaemonState, shares: CardShares
+    record: TenantRecord, number: int, memory: TenantMemory, state: DaemonState, lookups: RowLookups
 ) -> TenantCard:
     """Return a tenant's part of its card `number`, of which it uses `memory`."""
     allocation, observed = record.allocations[number], state.observed
     place = record.key, allocation.uuid
     card = state.node.card(allocation.uuid)
     compute, finding = observed.compute_of(*place), observed.findings.get(place)
-    share, used_bytes = shares.of(*place), memory.used_bytes
+    share, used_bytes = lookups.share(*place), memory.used_bytes
     stale = bool(observed.usage.stale)
     listed = observed.usage.processes.get(record.key, ())
     uses = [use for uuid, use in listed if uuid == allocation.uuid]
@@ -289,9 +294,7 @@ def tenant_card(
         limit_bytes=memory.limit_bytes,
         used_bytes=used_bytes,
         kinds=dict(memory.kinds),
-        burst_used_bytes=max(0, used_bytes - allocation.quota_bytes),
         over_limit_bytes=max(0, used_bytes - memory.limit_bytes),
-        tracked_bytes=used_bytes - memory.overhead_bytes,
         overhead_bytes=memory.overhead_bytes,
         contexts=memory.account.contexts,
         evicted_bytes=record.evicted_bytes(number) if record.is_off_card else 0,

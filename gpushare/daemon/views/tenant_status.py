@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.rows import CardShares, card_index, driver_sum, tenant_row
+from gpushare.daemon.views.rows import RowLookups, card_index, driver_sum, tenant_row
 from gpushare.oci.driver_files import CUDA
 from gpushare.protocol import MAX_REPLY_BYTES
 from gpushare.protocol.rows import (
@@ -53,20 +52,11 @@ _MOST_OWN_DRIVERS: Final = 2  # processes whose mappings are read for one row
 _MOST_USES: Final = 256  # of all processes together, one for each card that a process uses
 
 
-class StatusLookups(CardShares):
-    """Facts that the rows of one answer have in common, looked up once: a node has many mounts."""
-
-    @cached_property
-    def cgroups(self) -> processes.Cgroups:
-        """The mounted cgroup hierarchies."""
-        return processes.Cgroups.mounted()
-
-
 def tenant_status(
-    record: TenantRecord, state: DaemonState, lookups: StatusLookups | None = None
+    record: TenantRecord, state: DaemonState, lookups: RowLookups | None = None
 ) -> TenantStatus:
     """Return one row of `gpushare ps`; `lookups` are those of the other rows of the answer."""
-    lookups = lookups or StatusLookups(state.node, state.ledger)
+    lookups = lookups or RowLookups(state.node, state.ledger)
     row = tenant_row(record, state, lookups)
     pages = state.tenants.pages.get(record.key)
     listed: list[TenantProcessUse] = []
@@ -95,22 +85,16 @@ def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
     """Return what a tenant has of its card's MPS server, None for one that is no client."""
     if record.isolation != MPS or not record.allocations:
         return None
-    mps = state.node.mps
-    grant = mps.grant_of(record.key)
-    card = mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    mps, uuid = state.node.mps, record.allocations[0].uuid
+    grant, place = mps.grant_of(record.key), state.node.card(uuid)
     limit = "server" if grant else ""
     return TenantMps(
         percentage=grant.percentage if grant else 100,
-        trusted=_is_trusted(record.allocations[0].uuid, state.node),
+        trusted=place is not None and state.node.rule_of(place).mps_trusted,
         memory_limit="cgroup" if record.key in state.limits.clients else limit,
-        server_state=card.server_state,
+        server_state=mps.cards.get(uuid, MpsCardState()).server_state,
         lost=mps.loss_of(record.key),
     )
-
-
-def _is_trusted(uuid: str, node: Node) -> bool:
-    card = node.card(uuid)
-    return card is not None and node.rule_of(card).mps_trusted
 
 
 def _within_packet(row: TenantStatus) -> TenantStatus:

@@ -19,15 +19,15 @@ from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantCla
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import (
-    CardShares,
+    RowLookups,
     TenantMemory,
     accounted_memory,
     card_index,
     driver_sum,
-    eviction_row,
     most_bytes,
     process_kinds,
     tenant_card,
+    tenant_row,
 )
 from gpushare.daemon.views.tenant_status import (
     TenantProcessUse,
@@ -52,29 +52,22 @@ _MOST_ADVICE: Final = 32  # sentences of a report, which is one packet
 def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[WhyProcess]]:
     """Return the report on a tenant, and the processes that belong to it."""
     pages, driver = state.tenants.pages.get(record.key), state.node.driver
+    lookups = RowLookups(state.node, state.ledger)
     claims = () if pages is None else _bounded(pages.claims(), record, state.node)
     listed: list[TenantProcessUse] = []
     if record.state == "bound":
-        cgroups = processes.Cgroups.mounted()
-        listed = processes_of(record, claims, state.node, state.observed, cgroups)
+        listed = processes_of(record, claims, state.node, state.observed, lookups.cgroups)
     holders = _holders(record, listed, state.node)
-    report = Why(
-        key=record.key,
-        id=record.id,
-        name=record.title,
-        state=record.state,
-        reason=record.why,
-        isolation=record.isolation,
-        idle_since=state.observed.idle.get(record.key),
-        eviction=eviction_row(record, state.node, state.observed),
-        stale_reason="" if driver is None else state.observed.usage.stale,
-        cards=[] if driver is None else list(_cards(record, claims, state)),
-        denied_allocations=0 if pages is None else pages.denials.total,
-        last_denied_allocation=None if pages is None else pages.denials.last,
-        advice=[],
-        notes=list(record.notes),
-        processes=[],
-    )
+    report: Why = {
+        **tenant_row(record, state, lookups),
+        "reason": record.why,
+        "stale_reason": "" if driver is None else state.observed.usage.stale,
+        "cards": [] if driver is None else list(_cards(record, claims, state, lookups)),
+        "last_denied_allocation": None if pages is None else pages.denials.last,
+        "advice": [],
+        "notes": list(record.notes),
+        "processes": [],
+    }
     charges = (
         charge_warnings(record, card, state.node, state.observed) for card in report["cards"]
     )
@@ -120,15 +113,15 @@ def accounting_drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes
 
 
 def _cards(
-    record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState
+    record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState, lookups: RowLookups
 ) -> Iterator[WhyCard]:
-    pages, shares = state.tenants.pages.get(record.key), CardShares(state.node, state.ledger)
+    pages = state.tenants.pages.get(record.key)
     limits = () if pages is None else pages.grant.managed_limits
     accounts = sum_claims(claims, len(limits), limits)
     for number in range(len(record.allocations)):
         account = accounts[number] if number < len(accounts) else TenantClaims()
         memory = accounted_memory(record, number, claims, account, state)
-        row = tenant_card(record, number, memory, state, shares)
+        row = tenant_card(record, number, memory, state, lookups)
         price = pages.grant.context_bytes(number) if pages and number < len(accounts) else 0
         yield _card(record, memory, row, price, state)
 

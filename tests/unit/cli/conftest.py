@@ -52,9 +52,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
     card = tenant_card(
         **sizes,
         used_bytes=math.ceil(used * GIB),
-        burst_used_bytes=over,
         over_limit_bytes=over,
-        tracked_bytes=math.ceil(used * GIB) - (500 << 20),
         overhead_bytes=500 << 20,
     )
     made: TenantStatus = {

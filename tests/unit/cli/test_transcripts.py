@@ -86,8 +86,6 @@ def waiting() -> Reply:
         "pid": 4242,
         "requests": "8 GiB",
         "count": 1,
-        "memory_bytes": 8 << 30,
-        "cores": 0,
         "priority": 5,
         "since": time.time() - 185,
         "granted": 0.0,

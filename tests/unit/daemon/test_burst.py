@@ -73,11 +73,11 @@ def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
     assert limit(node, tenant) == 100
     row = shown(node, tenant)
     assert (row["quota_bytes"], row["burst_limit_bytes"]) == (10 * GIB, 200 * GIB)
-    assert (row["limit_bytes"], row["burst_used_bytes"]) == (100 * GIB, 0)
+    assert (row["limit_bytes"], row["used_bytes"]) == (100 * GIB, 0)
     uses(node, tenant, 60)
-    assert shown(node, tenant)["burst_used_bytes"] == 50 * GIB
+    assert shown(node, tenant)["used_bytes"] == 60 * GIB
     both = card(node)
-    assert (both["allocated_bytes"], both["burst_used_bytes"]) == (50 * GIB, 50 * GIB)
+    assert both["allocated_bytes"] == 50 * GIB
     assert (both["burst_granted_bytes"], both["available_bytes"]) == (90 * GIB, 40 * GIB)
 
 
@@ -259,7 +259,7 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(host_node: FakeDaemo
     record = entry_of(host_node, tenant)
     uses(host_node, tenant, 21, managed_gib=18)
     [card] = tenant_status(record, host_node)["cards"]
-    assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
+    assert card["used_bytes"] == 5 * GIB
     assert card["oversubscribed_bytes"] == card["oversubscribed_limit_bytes"] == 16 * GIB
     [row] = explain_memory(record, host_node)[0]["cards"]
     assert (row["kinds"]["managed"], row["oversubscribed_bytes"]) == (2 * GIB, 16 * GIB)
