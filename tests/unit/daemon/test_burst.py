@@ -386,55 +386,33 @@ def test_the_card_grants_no_more_burst_memory(
     assert grant.limit_bytes(0) == 100 * GIB
 
 
-TOTAL = fakes.card(0).memory_bytes
-
-
 GUILTY, VICTIM, OTHER = "a" * 16, "b" * 16, "c" * 16
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path) as made:
-        for key in (GUILTY, VICTIM, OTHER):
-            made.ledger.add(replace(fakes.entry(key, memory_gib=40), state="bound"))
-        yield made
-
-
-def look(three: FakeDaemon, free_bytes: int, used: dict[str, int]) -> None:
-    """Publish a sample by which the card has `free_bytes`, and tenants have `used`."""
-    processes = {
-        key: ((CARD, ProcessUse(pid=number + 1, bytes=size)),)
-        for number, (key, size) in enumerate(used.items())
-    }
-    sample = DriverSample(time.monotonic_ns(), {CARD: ()}, {}, {}, used={CARD: TOTAL - free_bytes})
-    three.observed.usage = UsageView(processes=processes)
-    three.observed.last = AuditInput(three.ledger.entries, {}, sample, {}, {}, {})
-
-
-def report(three: FakeDaemon, key: str, size: int = GIB) -> None:
-    one = Shortfall(size, time.time(), time.monotonic_ns())
-    three.observed.shortfalls = MappingProxyType({(key, CARD): one})
-
-
-def short(three: FakeDaemon) -> int:
-    return Judge(three.node, three.observed)._shortfall_bytes((GUILTY, CARD))
-
-
-def test_a_card_that_cannot_give_a_reporting_tenant_its_quota_is_short(three: FakeDaemon) -> None:
-    look(three, 4 * GIB, {GUILTY: 80 * GIB, VICTIM: 10 * GIB})
-    assert short(three) == 0
-    report(three, VICTIM)
-    assert short(three) == 26 * GIB  # of the 30 that it has not used
-
-
 @pytest.mark.parametrize(
-    ("free", "victim", "reports"),
-    [(30, 10, VICTIM), (0, 40, VICTIM), (0, 0, GUILTY)],
-    ids=["the card has the memory", "its whole quota is in use", "its own report"],
+    ("free", "victim", "reports", "short"),
+    [(4, 10, "victim", 26), (30, 10, "victim", 0), (0, 40, "victim", 0), (0, 0, "guilty", 0)],
+    ids=["true", "the card has the memory", "its whole quota is in use", "its own report"],
 )
 def test_a_forged_report_makes_no_card_short_that_has_the_memory(
-    three: FakeDaemon, free: int, victim: int, reports: str
+    tmp_path: Path, free: int, victim: int, reports: str, short: int
 ) -> None:
-    look(three, free * GIB, {GUILTY: 80 * GIB, VICTIM: victim * GIB})
-    report(three, reports, 39 * GIB)
-    assert short(three) == 0
+    """A card is short of what it cannot give of the 30 GiB that a tenant has not used."""
+    keys, used = {"guilty": "a" * 16, "victim": "b" * 16}, {"guilty": 80, "victim": victim}
+    with fakes.node(tmp_path) as node:
+        for key in keys.values():
+            node.ledger.add(replace(fakes.entry(key, memory_gib=40), state="bound"))
+        card_used = fakes.card(0).memory_bytes - free * GIB
+        sample = DriverSample(time.monotonic_ns(), {CARD: ()}, {}, {}, used={CARD: card_used})
+        node.observed.usage = UsageView(
+            processes={
+                keys[who]: ((CARD, ProcessUse(pid=size + 1, bytes=size * GIB)),)
+                for who, size in used.items()
+            }
+        )
+        node.observed.last = AuditInput(node.ledger.entries, {}, sample, {}, {}, {})
+        judge, place = Judge(node.node, node.observed), (keys["guilty"], CARD)
+        assert judge._shortfall_bytes(place) == 0
+        report = Shortfall(39 * GIB, time.time(), time.monotonic_ns())
+        node.observed.shortfalls = MappingProxyType({(keys[reports], CARD): report})
+        assert judge._shortfall_bytes(place) == short * GIB

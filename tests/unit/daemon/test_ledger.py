@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
+from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.tenants import GrantPage
 from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger
@@ -27,7 +27,7 @@ from gpushare.quota.size import parse_size
 from . import fakes
 from .fake_process import FakeProcess
 from .fakes import GIB, entry
-from .operations import bound
+from .operations import ME, bound
 from .operations import opened as reserved
 
 # What a killed process has open the kernel closes; here it is left to the collector.
@@ -252,9 +252,6 @@ def test_the_check_ends_with_a_reboot(tmp_path: Path) -> None:
     assert "something is lost" in IntegrityCheck(tmp_path / "integrity-lost", BOOT).why
     assert IntegrityCheck(tmp_path / "integrity-lost", "boot-2").why == ""
     assert not (tmp_path / "integrity-lost").exists()
-
-
-ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
 class Killed(BaseException):

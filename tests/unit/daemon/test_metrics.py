@@ -26,7 +26,7 @@ from gpushare.protocol.rows import TenantRow
 from . import fakes, registered
 from .fakes import GIB, FakeDaemon, FakeDriver, card
 from .operations import opened, tenant_rows
-from .test_compute_usage import MS, ScheduledGate
+from .test_compute_usage import MS, ScheduledGate, wait
 
 UUID = card(0).uuid
 
@@ -111,11 +111,6 @@ def starttime() -> int:
     return processes.start_time(os.getpid()) or 0
 
 
-def waited(fd: int, seconds: int) -> None:
-    work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, seconds * 10**9, 0, 0)
-    os.pwrite(fd, work, abi.status_work_offset(0))
-
-
 @pytest.mark.parametrize(
     ("driver", "source", "gate", "said"),
     [
@@ -194,11 +189,11 @@ def test_the_last_figures_have_what_came_after_the_last_look(
 ) -> None:
     fd = node.tenants.pages[course.tenant["key"]].status.fd
     registered.register(fd, 0, os.getpid(), 1)
-    waited(fd, 1)
+    wait(course, 0, 10**9, 0)
     course.looks(3, got_ms=75)
     [before] = tenant_rows(node)
     charge(course, 60)
-    waited(fd, 2)
+    wait(course, 0, 2 * 10**9, 0)
     began = time.time()
     release.release_tenant(course.tenant["key"], node, "its process has ended")
     assert not tenant_rows(node)

@@ -303,10 +303,6 @@ def look(made: EvictableNode) -> None:
     made.settle()
 
 
-def is_granted(made: EvictableNode, ticket: TicketRecord) -> bool:
-    return made.node.ledger.tickets[ticket.id].is_granted
-
-
 def waits(made: EvictableNode, tenant: EvictableTenant) -> None:
     """Have a program of an evicted container use CUDA."""
     made.node.evictions.want(tenant.key)
@@ -323,21 +319,16 @@ def blocked(made: EvictableNode) -> tuple[EvictableTenant, str]:
     return tenant, other
 
 
-def end_tenant(made: EvictableNode, key: str) -> None:
-    made.node.decide.run(lambda: release.release_tenant(key, made.node, "it has ended"))
-    made.settle()
-
-
 def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
     made: EvictableNode,
 ) -> None:
     notebook = made.tenant(gib=100)
     ticket = take_ticket(made, "100GiB")
     look(made)
-    assert not is_granted(made, ticket)
+    assert not now(made.node, ticket).is_granted
     made.idle(notebook)
     look(made)
-    assert is_granted(made, ticket)
+    assert now(made.node, ticket).is_granted
     assert notebook.eviction is not None
     assert (notebook.eviction.cause, notebook.eviction.reason) == ("idle", "job-100GiB had no room")
 
@@ -346,9 +337,9 @@ def test_the_class_of_a_ticket_decides_who_is_evicted_for_it(made: EvictableNode
     made.configure(offline=True)
     batch = made.tenant(gib=100)
     offline = take_ticket(made, "100GiB")
-    assert (is_granted(made, offline), batch.record.is_off_card) == (False, False)
+    assert (now(made.node, offline).is_granted, batch.record.is_off_card) == (False, False)
     online = take_ticket(made, "100GiB", **{"class": "online"})
-    assert (is_granted(made, online), batch.record.is_off_card) == (True, True)
+    assert (now(made.node, online).is_granted, batch.record.is_off_card) == (True, True)
     assert [one.ticket for one in made.node.queue.waiting if not one.container] == [offline.id]
 
 
@@ -360,7 +351,7 @@ def test_an_eviction_that_fails_is_not_tried_at_each_look(made: EvictableNode) -
     ticket = take_ticket(made, "100GiB")
     calls = len(made.node.checkpoints.calls)
     look(made)
-    assert (is_granted(made, ticket), len(made.node.checkpoints.calls)) == (False, calls)
+    assert (now(made.node, ticket).is_granted, len(made.node.checkpoints.calls)) == (False, calls)
     opened(made.node, memory="100GiB", priority="0")  # a start that does not wait tries it again
     assert notebook.record.is_off_card
 
@@ -373,17 +364,17 @@ def test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket(made: EvictableN
     online = opened(made.node, memory="100GiB", class_="online")
     assert made.node.ledger.entries[online["key"]].allocations[0].quota_bytes == 100 * GIB
     assert batch.record.is_off_card
-    assert not is_granted(made, ticket)
+    assert not now(made.node, ticket).is_granted
 
 
 def test_no_start_overtakes_a_restore_that_waits(made: EvictableNode) -> None:
     tenant, other = blocked(made)
-    assert not is_granted(made, take_ticket(made, "2GiB", devices="0"))
+    assert not take_ticket(made, "2GiB", devices="0").is_granted
     with pytest.raises(
         NoRoom, match="card 0 is withheld for an evicted container, which is before"
     ):
         opened(made.node, memory="1GiB", devices="0")
-    end_tenant(made, other)
+    end(made.node, other)
     assert not tenant.record.is_off_card
     opened(made.node, memory="1GiB", devices="0")
 
@@ -392,7 +383,7 @@ def test_a_restore_keeps_its_room_until_it_has_it(made: EvictableNode) -> None:
     tenant, other = blocked(made)
     listeners = made.node.ledger.changed.listeners
     listeners.remove(made.node.evictions.changed)  # the evict thread is busy
-    end_tenant(made, other)
+    end(made.node, other)
     with pytest.raises(NoRoom, match="withheld for an evicted container"):
         opened(made.node, memory="100GiB", devices="0")
     listeners.append(made.node.evictions.changed)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare import abi, config
+from gpushare import abi
 from gpushare.config import parse
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.context_size import ContextSizes
@@ -37,6 +36,7 @@ from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
 from .operations import ME, bound, entry_of, grant, opened
 from .test_burst import uses
+from .test_placement import cordon_node
 
 
 def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
@@ -346,21 +346,11 @@ def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -
         Overrides(tmp_path)
 
 
-FILE = Path("/etc/gpushare/gpushare.yaml")
-
-
 NOBODY = replace(ME, rootless=True, uid=65534)
 
 
-@contextmanager
-def limited_node(folder: Path, text: str, cards: int = 1) -> Iterator[FakeDaemon]:
-    driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
-    with fakes.node(folder, driver, config.parse(text, FILE)) as made:
-        yield made
-
-
 def test_a_namespace_may_trust_the_environment_otherwise(tmp_path: Path) -> None:
-    with limited_node(tmp_path, 'namespaces: {"dev-*": {trust: {env: request}}}\n') as made:
+    with cordon_node(tmp_path, 'namespaces: {"dev-*": {trust: {env: request}}}\n') as made:
         for namespace, given in (("dev-y", "shared"), ("team", "none")):
             engine = ContainerdBundles(tmp_path, {}, pod=namespace, namespace=namespace)
             container = engine.container(f"train-{namespace}", "GPUSHARE_MEMORY=1GiB")
@@ -370,14 +360,14 @@ def test_a_namespace_may_trust_the_environment_otherwise(tmp_path: Path) -> None
 def test_a_request_for_all_cards_obeys_the_ceiling_of_their_number(tmp_path: Path) -> None:
     hook = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["hook", "prestart"]}
     env = ("NVIDIA_VISIBLE_DEVICES=all", "GPUSHARE_MEMORY=1GiB")
-    with limited_node(tmp_path, "max_per_request: {count: 1}\n", cards=2) as made:
+    with cordon_node(tmp_path, "max_per_request: {count: 1}\n") as made:
         container = BundleToCreate(tmp_path / "b", *env, hooks={"prestart": [hook]})
         with pytest.raises(NoRoom, match=r"all 2 cards .* ceiling 1 \(max_per_request.count"):
             container.create(made)
 
 
 def test_a_user_may_not_reserve_more_than_half_of_a_card(tmp_path: Path) -> None:
-    with limited_node(tmp_path, "") as made:
+    with cordon_node(tmp_path, count=1) as made:
         with pytest.raises(NoRoom) as refused:
             open_tenant(NOBODY, {"memory": "100GiB"}, made, made.room)
         assert "card 0 would give user 65534 100 GiB in all, above 70 GiB" in str(refused.value)
