@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-from gpushare import abi
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime, wait_readable
@@ -26,21 +24,16 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.node import NoDriver
-from gpushare.daemon.observe.non_tenant import container_of
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
-from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.pages.tenants import LayoutMismatch, Pages, Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host import cgroups
-from gpushare.oci.bounded_read import read_at_most
 
-_PROC: Final = Path("/proc")
 _SHOWN_SECONDS: Final = 3600.0  # a container without a part of this node, whose cgroup is not known
-_MOST_BYTES: Final = 1 << 20  # of a mountinfo
 _KILLED_SECONDS: Final = 1.0  # for the kernel to end a process that only waits
 # After which what looked stranded is looked at again: much longer than crun takes between deleting
 # a pipe and its last use.
@@ -247,28 +240,34 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
             watch_maker(record, state)
         log("tenant-adopted", **record.identity, state=record.state)
     orphans = [key for key in state.mounts.made() if key not in state.ledger.entries]
-    users = {key: _sweep(key, state.mounts) for key in orphans}
-    refuse_unknown({key: user for key, user in users.items() if user}, state.ledger)
+    refuse_unknown([key for key in orphans if _has_pages(key, state.mounts)], state.ledger)
+    for key in orphans if state.ledger.integrity.is_kept else ():
+        _remove_orphan(key, state.mounts)
     state.freezing.run(freezer.adopt)
 
 
-def _sweep(key: str, mounts: TenantMounts) -> str | None:
-    """Remove a directory that the ledger does not know; if it is in use, return by whom."""
+def _has_pages(key: str, mounts: TenantMounts) -> bool:
+    """Whether a directory has pages; not after a reboot, or a start that was interrupted."""
     try:
         directory = mounts.open(key)
     except OSError:
-        pass  # a start that was interrupted before anything was mounted
-    else:
-        user = user_of(directory)
+        return False
+    try:
+        return bool(os.listdir(directory))  # noqa: PTH208 - a descriptor
+    finally:
         os.close(directory)
-        if user is not None:
-            return user
+
+
+def _remove_orphan(key: str, mounts: TenantMounts) -> None:
+    """Remove a directory that the ledger does not know.
+
+    A container that has the pages keeps them, and with them the quota that the library enforces.
+    """
     log("directory-orphan-removed", "warning", tenant=key)
     try:
         mounts.remove(key)
     except OSError as error:
         log("directory-removal-failed", "error", tenant=key, error=str(error))
-    return None
 
 
 def _adopt_pages(record: TenantRecord, state: DaemonState) -> bool:
@@ -311,38 +310,19 @@ def _write_again(record: TenantRecord, pages: Pages) -> None:
 
 # --- what an earlier daemon left: pages without a record, and sockets that were removed ---
 #
-# The processes of used pages without a record count as non-tenants. They keep the pages, and with
-# them the quota that the library enforces, until the container is started again.
+# Pages are removed before their record, so pages without one were a tenant's. If it still runs, its
+# processes count as non-tenants until it is started again.
 
 
-def user_of(directory: int) -> str | None:
-    """Return the container that has the pages at `directory`; None if no process uses them.
-
-    The processes that have the pages mounted are the tenant's: the kernel says so. Without one,
-    the lock of a process that has them open says that they are used, and not by which container.
-    """
-    pid = _mounted_by(os.fstat(directory).st_dev)
-    if pid is not None:
-        return container_of(processes.cgroups_of(pid)) or f"the container of process {pid}"
-    with suppress(OSError), closing(StatusPage(directory)) as status:
-        if status.is_held():
-            return "a container"
-    return None
-
-
-def refuse_unknown(users: Mapping[str, str], ledger: Ledger) -> None:
-    """Refuse new reservations if existing ones are not known.
-
-    `users`: the containers that use pages without a record, by the key of these pages.
-    """
-    for key, container in users.items():
-        why = f"{container} uses the pages {key}, which have no record: start it again"
-        ledger.integrity.add(why)
+def refuse_unknown(pages: Sequence[str], ledger: Ledger) -> None:
+    """Refuse new reservations if existing ones are not known; `pages` have no record."""
+    for key in pages:
+        if key not in ledger.unknown:
+            ledger.integrity.add(f"the pages {key} have no record")
     for key, why in ledger.unknown.items():
-        if key not in users:
-            whose = key.replace("-", " ", 1) if key.startswith(CLAIM) else f"tenant {key}"
-            ledger.integrity.add(f"the record of {whose} and its copy are lost ({why})")
-    if users and not ledger.is_complete:
+        whose = key.replace("-", " ", 1) if key.startswith(CLAIM) else f"tenant {key}"
+        ledger.integrity.add(f"the record of {whose} and its copy are lost ({why})")
+    if pages and not ledger.is_complete:
         why = "the ledger and its copies were removed: whole cards may be in use"
         ledger.integrity.add(why)
     if ledger.integrity.is_kept:
@@ -363,34 +343,3 @@ def listen_again(state: DaemonState) -> None:
             log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
             continue
         state.loop.call(lambda sock=tenant_socket: state.watch.listen(sock))  # type: ignore[misc]
-
-
-def _mounted_by(device: int) -> int | None:
-    """Return a process that has the file system `device` (st_dev) as a tenant's pages, or None.
-
-    The mounts that the daemon itself made do not count.
-    """
-    known: dict[int, bool] = {}  # by mount namespace
-    for entry in _PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            namespace = (entry / "ns/mnt").stat().st_ino
-            if namespace not in known:
-                known[namespace] = _is_mounted(entry / "mountinfo", device)
-        except OSError:
-            continue  # it has ended
-        if known[namespace]:
-            return int(entry.name)
-    return None
-
-
-def _is_mounted(mountinfo: Path, device: int) -> bool:
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    with mountinfo.open("rb") as file:
-        lines = os.fsdecode(read_at_most(file.fileno(), _MOST_BYTES)).splitlines()
-    # number, parent, device, root, mount point (proc(5))
-    fields = (line.split(" ", 5) for line in lines)
-    mounted = [line[4] for line in fields if len(line) > 4 and line[2] == wanted]
-    folders = (abi.TENANT_DIR, f"{abi.HOST_DIR}/tenant")
-    return any(folder in place for place in mounted for folder in folders)

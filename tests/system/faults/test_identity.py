@@ -63,7 +63,7 @@ def test_a_process_with_a_reused_pid_is_not_taken_for_the_tenant(place: RuntimeN
 
 @pytest.mark.gate
 def test_after_a_reboot_nothing_earlier_is_reserved_or_mounted(place: RuntimeNamespace) -> None:
-    """The folders stay, as on a disk; the boot's id is another, and no earlier process runs."""
+    """The folders stay, as on a disk; the boot's id is another, and no earlier process or mount."""
     container = RuntimeContainer(place, "runc", quota={"memory": "4GiB"}, args=IDLE)
     assert container.create() == 0
     assert place.allocated() == 4 * GIB
@@ -71,6 +71,8 @@ def test_after_a_reboot_nothing_earlier_is_reserved_or_mounted(place: RuntimeNam
     kill(place)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    for mount in place.mounts():
+        subprocess.run([*container.through.program[:-1], "umount", "--lazy", mount], check=True)
     boot_id = place.stack.root / "boot_id"
     boot_id.write_text(f"{uuid.uuid4()}\n")
     place.stack.start_daemon(
