@@ -37,8 +37,6 @@ from gpushare.daemon.core.loop import Loop, T, Worker, WorkerPool
 from gpushare.daemon.core.users import HostUsers
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer import Freezer
-from gpushare.daemon.identity.pid_resolver import PidResolver
-from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
 from gpushare.daemon.limits import CardAccounts, MemoryLimits
 from gpushare.daemon.node import LoadedDriver
@@ -242,18 +240,14 @@ class FakeDaemon(DaemonState):
 
     @property
     def operations(self) -> Mapping[str, BoundOperation]:
-        control, servers = self.run_control, self.servers
-        return Operations(self, control, self.evictions, self.tickets, servers).bound()
+        control = RunControl(self, self.freezer, self.audit, self.servers)
+        return Operations(self, control, self.evictions, self.tickets, self.servers).bound()
 
     def ask(self, op: str, uid: int = 0, fds: tuple[int, ...] = (), **fields: Any) -> Any:
         """Return what an operation answers: its rows, or else what is beside them."""
         request = ControlRequest({"op": op, **fields}, Peer(os.getpid(), uid), fds)
         rows, rest = find_operation(request, self.operations).run(request)
         return [*map(row_of, rows)] or dict(rest)
-
-    @property
-    def run_control(self) -> RunControl:
-        return RunControl(self, self.freezer, self.audit, self.servers)
 
 
 class _RunAtOnce(threading.Thread):
@@ -417,11 +411,6 @@ def node(
 
 def no_space(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every number that the driver lists be a process that goes on."""
-    monkeypatch.setattr(PidResolver, "_open", lambda _, pid: Process(pid, 1, 1, pid))
 
 
 def again(folder: Path) -> AbstractContextManager[FakeDaemon]:

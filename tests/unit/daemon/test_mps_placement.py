@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare.config import Config, parse
-from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsGrant
+from gpushare.daemon.cards.mps_state import MpsCardState, MpsGrant
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.scheduler_sync import shares_by_card
@@ -67,12 +67,6 @@ def created(
 
 def index(record: TenantRecord) -> str:
     return record.allocations[0].uuid
-
-
-def test_only_a_request_for_mps_lands_on_such_a_card(node: FakeDaemon) -> None:
-    client, share = created(node, 1, memory="4GiB", backend="mps"), created(node, 2, memory="4GiB")
-    assert (index(client), client.isolation) == (card(1).uuid, MPS)
-    assert (index(share), share.isolation) == (card(0).uuid, "interposer")
 
 
 def test_a_request_without_a_backend_is_told_that_it_has_to_name_it(node: FakeDaemon) -> None:

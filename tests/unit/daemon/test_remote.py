@@ -139,10 +139,6 @@ def test_others_on_the_node_are_as_before(node: FakeDaemon, tmp_path: Path) -> N
         opened(node, remote="lab")
 
 
-def _writable(folder: Path) -> None:
-    (folder / NVML).chmod(0o666)
-
-
 def _another_build(folder: Path) -> None:
     (folder / CUDA).write_text("another build")
 
@@ -152,7 +148,7 @@ def _another_build(folder: Path) -> None:
     [
         (lambda folder: (folder / CUDA).unlink(), f"has no {CUDA}"),
         (_another_build, "is another version: its SHA-256 is"),
-        (_writable, f"{NVML} can be written by others than root"),
+        (lambda folder: (folder / NVML).chmod(0o666), f"{NVML} can be written by others than root"),
         (lambda folder: folder.parent.chmod(0o777), "can be written by others than root"),
     ],
 )

@@ -189,7 +189,7 @@ def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
 def test_the_cgroup_identifies_the_tenant_of_a_process(
     monkeypatch: pytest.MonkeyPatch, node: FakeDaemon
 ) -> None:
-    fakes.all_are_there(monkeypatch)
+    monkeypatch.setattr(PidResolver, "_open", lambda _, pid: processes.Process(pid, 1, 1, pid))
     paths = {7: {"": "/x/a/nested"}, 8: {"": "/x/ab"}, 9: {"devices": "/x/a"}}
     monkeypatch.setattr(processes, "cgroups_of", lambda pid: paths.get(pid, {}))
     monkeypatch.setattr(processes, "find_process", lambda pid: None)  # noqa: ARG005

@@ -90,9 +90,7 @@ def test_sensors_are_numbers_that_can_be() -> None:
     assert nvml_client.card_sensors({"sensors": {"GPU-0": said}}) == {
         "GPU-0": {"temperature_celsius": 41}
     }
-    malformed: tuple[Any, ...] = (None, [], {"GPU-0": None})
-    for broken in malformed:
-        assert nvml_client.card_sensors({"sensors": broken}) == {}
+    assert nvml_client.card_sensors({"sensors": {"GPU-0": None}}) == {}
 
 
 json = st.recursive(
