@@ -186,26 +186,22 @@ def test_a_command_that_is_never_bound_holds_nothing(
     assert node.mounts.made() == []
 
 
-def test_only_a_container_without_a_gpu_is_dumped(node: FakeDaemon, tmp_path: Path) -> None:
-    BundleToCreate(tmp_path / "gpu", GPU, identity="train").create(node)
+def test_only_a_container_without_a_gpu_is_dumped_and_restored(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
     image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
-    assert image.create(node)["mode"] == "none"
+    for is_restore in (False, True):
+        assert image.create(node, is_restore=is_restore)["mode"] == "none"
+    container = BundleToCreate(tmp_path / "gpu", GPU, identity="train")
+    before = container.text(), dict(node.ledger.entries)
+    with pytest.raises(UserError, match=r"^container train requests a GPU, and a checkpoint has"):
+        container.create(node, is_restore=True)
+    assert (container.text(), dict(node.ledger.entries)) == before
+    container.create(node)
     for allowed in ("plain", "other"):
         node.ask("checkpoint", id=allowed)
     with pytest.raises(UserError, match=r"^container train uses a GPU, and a checkpoint has no"):
         node.ask("checkpoint", id="train")
-
-
-def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
-    node: fakes.FakeDaemon, tmp_path: Path
-) -> None:
-    container = BundleToCreate(tmp_path / "gpu", GPU, identity="train")
-    before = container.text()
-    with pytest.raises(UserError, match=r"^container train requests a GPU, and a checkpoint has"):
-        container.create(node, is_restore=True)
-    assert (container.text(), dict(node.ledger.entries)) == (before, {})
-    plain = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all")
-    assert plain.create(node, is_restore=True)["mode"] == "none"
 
 
 MEMORY = {"gpushare.io/memory": "4GiB"}
@@ -217,12 +213,11 @@ class PodNode:
     def __init__(self, folder: Path, node: FakeDaemon) -> None:
         self.folder, self.node = folder, node
 
-    def pod(self, asked: dict[str, str] | None = None, **of: Any) -> ContainerdBundles:
-        """Return a pod whose annotations are `asked`; without, 4 GiB for no container by name."""
-        return ContainerdBundles(self.folder, MEMORY if asked is None else asked, **of)
+    def pod(self, asked: dict[str, str]) -> ContainerdBundles:
+        return ContainerdBundles(self.folder, asked)
 
-    def create(self, container: BundleToCreate, maker: int = 0) -> TenantRecord:
-        key = container.create(self.node, maker=maker)["key"]
+    def create(self, container: BundleToCreate) -> TenantRecord:
+        key = container.create(self.node)["key"]
         return self.node.ledger.entries[key]
 
     @contextmanager
@@ -248,7 +243,7 @@ def one(tmp_path: Path) -> Iterator[PodNode]:
 
 
 def test_a_second_container_is_refused_with_the_names_to_write(one: PodNode) -> None:
-    pod = one.pod()
+    pod = one.pod(MEMORY)
     train, proxy = pod.container("train"), pod.container("proxy")
     before = proxy.text()
     with one.running(train), pytest.raises(QuotaError) as refused:
@@ -264,7 +259,7 @@ def test_a_second_container_is_refused_with_the_names_to_write(one: PodNode) -> 
 
 def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(one: PodNode) -> None:
     """The kubelet makes a container with another ID, in the same pod and under the same name."""
-    pod = one.pod()
+    pod = one.pod(MEMORY)
     with one.running(pod.container("train")) as record:
         set_quota(record, {"memory": "6GiB", "cores": "20"}, one.node)
     with one.running(pod.container("train", attempt=1)) as record:
@@ -298,16 +293,9 @@ def test_a_cri_o_sandbox_is_found_beside_its_container(tmp_path: Path) -> None:
     sandbox.mkdir(parents=True)
     (sandbox / "config.json").write_text(json.dumps({"annotations": MEMORY}))
     beside = tmp_path / "overlay-containers" / "c1" / "userdata"
-    assert sandbox_annotations({**MEMORY, **_of_sandbox("5a4d")}, str(beside)) == MEMORY
-    assert sandbox_annotations({**MEMORY, **_of_sandbox("77aa")}, str(beside)) is None
-
-
-def _of_sandbox(identity: str) -> dict[str, str]:
-    """Return what CRI-O says of a container of that sandbox."""
-    return {
-        "io.kubernetes.container.name": "train",
-        "io.kubernetes.cri-o.SandboxID": identity,
-    }
+    for identity, found in (("5a4d", MEMORY), ("77aa", None)):
+        said = {"io.kubernetes.container.name": "train", "io.kubernetes.cri-o.SandboxID": identity}
+        assert sandbox_annotations({**MEMORY, **said}, str(beside)) == found
 
 
 TASK = "/run/containerd/io.containerd.runtime.v2.task"

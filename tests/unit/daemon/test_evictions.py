@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +251,8 @@ def test_an_endless_kernel_delays_a_start_for_a_second(
         opened(made.node, memory="100GiB", devices="1")
     if left == "neither":
         monkeypatch.setattr("gpushare.daemon.eviction.evictions.START_SECONDS", 0.5)
+        now = time.monotonic()  # and whatever else the machine does
+        monkeypatch.setattr(time, "monotonic", lambda: now)
     made.node.checkpoints.faults["lock", endless.pids[0]] = SLOW
     opened(made.node, memory="100GiB", class_="online")
     first, second = made.node.checkpoints.patience

@@ -16,9 +16,10 @@ from gpushare.daemon.audit import audit as rests
 from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.observe import time_limits
-from gpushare.daemon.observe.time_limits import IdleHolders
+from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.store.record import FreezeRecord, TenantRecord
 from gpushare.daemon.views.tenant_status import tenant_status
@@ -254,6 +255,26 @@ def test_no_tenant_rests_while_one_encodes(node: FakeDaemon, driver: FakeDriver)
     driver.busy = {CARD: 0}
     driver.uses = {CARD: (ProcessUse(ME, GIB, 0, encoder_percent=3),)}
     assert not looked(node).look(node.sampler)
+
+
+def test_a_container_is_stopped_when_its_time_is_over_and_not_before(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now, stopped = [boottime()], list[tuple[str, str]]()
+    monkeypatch.setattr(time_limits, "boottime", lambda: now[0])
+    limits = TimeLimits(
+        node.ledger, node.freezing, lambda record, why: stopped.append((record.name, why))
+    )
+    for quota in ({"time_limit": "8h"}, {}):
+        key = opened(node, memory="1GiB", **quota)["key"]
+        node.ledger.change(key, state="bound", pid=1, starttime=1, cgroup="")
+    for seconds, warned in ((0, 0), (8 * 3600 - 299, 1), (0, 0), (300, 0)):
+        assert stopped == []
+        now[0] += seconds
+        limits.look()
+        node.freezing.run(lambda: None)
+        assert capfd.readouterr().err.count("tenant-time-limit-near") == warned
+    assert stopped == [("train", "its time limit of 8h is over")]
 
 
 @pytest.mark.parametrize("years", [-20, 20])
