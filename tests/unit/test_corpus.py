@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import yaml
 
 from docs.vendors import REASONS
 from gpushare.cli import explain
@@ -113,42 +111,6 @@ def test_there_and_back_requests_the_same() -> None:
             theirs = convert(before, TARGETS[target])
             back = convert(read(case.path, theirs.text), TARGETS["gpushare"])
             assert_same(before, read(case.path, back.text), lost(theirs))
-
-
-REQUESTS = {
-    "annotations",
-    "env",
-    "environment",
-    "labels",
-    "resourceRequirements",
-    "resources",
-    "runtime",
-    "runtimeClassName",
-    "schedulerName",
-    "x-gpu",
-}
-
-
-def bare(data: Any) -> Any:
-    """Return `data` without what requests are made of, and without what is empty then."""
-    if isinstance(data, dict):
-        kept = {key: bare(value) for key, value in data.items() if key not in REQUESTS}
-        return {key: value for key, value in kept.items() if value not in ({}, None)}
-    return [bare(item) for item in data] if isinstance(data, list) else data
-
-
-def test_comments_and_all_but_requests_are_kept() -> None:
-    for case, target, made in conversions():
-        noted = [one.key for one in made.notes if one.what == "note"]
-        for line in case.file.text.splitlines():
-            _, mark, comment = line.partition(" #")
-            if mark and not line.lstrip().startswith("-"):
-                assert comment in made.text or f"#{comment}" in noted, (case, target)
-        before, after = (
-            [bare(document) for document in yaml.safe_load_all(text)]
-            for text in (case.file.text, made.text)
-        )
-        assert before == after, (case, target)
 
 
 def test_explain_fits_the_terminal_and_what_is_converted_is_applied_as_it_was_meant() -> None:

@@ -40,33 +40,6 @@ def test_every_symbol_of_both_libraries_has_a_line() -> None:
     assert len(assign(read(coverage.SOURCE.read_text()), symbols)) == len(symbols) > 1100
 
 
-FORMS = {
-    "": "cuMemAllocAsync_ptsz cuMemAllocPitch_v2 cuIpcOpenMemHandle_v2 cuCtxCreate_v4",
-    "gated: ": "cuLaunch cuLaunchKernelEx_ptsz cuLaunchCooperativeKernelMultiDevice cuMemsetD2D16"
-    " cuGraphLaunch_ptsz cuMemcpyHtoD cuMemcpyAtoA_v2_ptds cuMemcpy3DBatchAsync_v2"
-    " cuMemPrefetchAsync_v2_ptsz cuMemBatchDecompressAsync",
-}
-
-
-@pytest.mark.parametrize("reason", FORMS)
-def test_each_form_of_an_allocation_is_mediated_and_of_work_passes_the_gate(reason: str) -> None:
-    lines = assign(read(coverage.SOURCE.read_text()), exported())
-    for name in FORMS[reason].split():
-        assert lines[name].kind == "mediated", name
-        assert reason in lines[name].reason, name
-
-
-def test_each_call_named_like_work_passes_only_with_a_stated_reason() -> None:
-    lines = assign(read(coverage.SOURCE.read_text()), exported())
-    passing = {
-        entry.name: entry.reason
-        for symbol, entry in lines.items()
-        if coverage.STARTS.search(entry.name) and entry.passes
-    }
-    assert all("o work: " in reason for reason in passing.values())
-    assert {"cuLaunchHostFunc", "cuStreamWriteValue64", "cuMemDiscardBatchAsync"} <= set(passing)
-
-
 @pytest.mark.parametrize("sign", ["Set", "Reset", "Clear", "Destroy", "Remove", "Modify", "Force"])
 def test_only_calls_on_the_caller_s_own_thread_pass_if_they_change_a_card(
     sign: str,

@@ -167,19 +167,8 @@ def test_files_annotations_and_cards_are_read(
     file = tmp_path / "env"
     file.write_text("# comment\nGPUSHARE_CORES=30\n\nPATH=/bin\nGPUSHARE_POLICY\n")
     monkeypatch.setenv("GPUSHARE_POLICY", "burst-share")
-    request = found(
-        "docker",
-        "run",
-        "--env-file",
-        str(file),
-        "--annotation",
-        "gpushare.io/memory=4GiB",
-        "--gpus",
-        "2",
-        "--name",
-        "train",
-        "image",
-    )
+    options = f"--env-file {file} --annotation gpushare.io/memory=4GiB --gpus 2 --name train"
+    request = found("docker", "run", *options.split(), "image")
     assert request.variables == {"GPUSHARE_CORES": "30", "GPUSHARE_POLICY": "burst-share"}
     assert request.annotations == {"gpushare.io/memory": "4GiB"}
     assert (request.cards, request.name) == ("2", "train")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from gpushare import images, knowledge
+from gpushare import images
 from gpushare.cli import validate
 from gpushare.cli.text import WIDTH
 from gpushare.images import InspectedImage, NotFound
@@ -37,14 +37,6 @@ def test_an_unknown_word_is_an_error_with_suggestions(cli: Cli) -> None:
     assert (other.exit_code, other.stdout) == (1, "")
     assert "lists the topics" in other.stderr
     assert "no such file, container" in other.stderr
-
-
-def test_alone_it_lists_every_topic(cli: Cli) -> None:
-    lines = cli("explain").stdout.splitlines()
-    topics = (one.name for one in knowledge.all_entries() if one.group in knowledge.TOPICS)
-    assert [
-        name for name in topics if not any(line.startswith(f"  {name} ") for line in lines)
-    ] == []
 
 
 def test_a_file_comes_before_a_code_and_a_folder_is_validated(

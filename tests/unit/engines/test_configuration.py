@@ -23,20 +23,34 @@ LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
 DOCKER = DaemonJson()
 
 
+CONTAINERD = Configuration()
+
+
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("file", "text", "line", "what"),
     [
-        ('{\n  "debug": true,\n}', 3, "property name"),
-        ('{\n  "debug": true\n  "x": 1\n}', 3, "delimiter"),
-        ('{\n  "debug": true\n}}', 3, "a second }"),
-        ("[]", 1, "not a JSON object"),
-        ('{"runtimes": []}', 0, "not an object"),
-        ('{"a": 1, "a": 2}', 0, "duplicate key"),
+        (DOCKER, '{\n  "debug": true,\n}', 3, "property name"),
+        (DOCKER, '{\n  "debug": true\n  "x": 1\n}', 3, "delimiter"),
+        (DOCKER, '{\n  "debug": true\n}}', 3, "a second }"),
+        (DOCKER, "[]", 1, "not a JSON object"),
+        (DOCKER, '{"runtimes": []}', 0, "not an object"),
+        (DOCKER, '{"a": 1, "a": 2}', 0, "duplicate key"),
+        (CONTAINERD, "version = 2\n[plugins\n", 2, "line 2"),
+        (CONTAINERD, "version = 5\n", 0, "version = 5 is not supported"),
+        (CONTAINERD, 'version = 2\nplugins = "x"\n', 0, "plugins is not a table"),
+        (
+            CONTAINERD,
+            'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}\n',
+            0,
+            "cannot be edited safely",
+        ),
     ],
 )
-def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
+def test_a_broken_file_is_refused_with_its_line(
+    file: DaemonJson | Configuration, text: str, line: int, what: str
+) -> None:
     with pytest.raises(BadConfiguration, match=what) as caught:
-        DOCKER.register(text, LAUNCHER, default=False)
+        file.register(text, LAUNCHER, default=False)
     assert caught.value.line == line
 
 
@@ -52,7 +66,6 @@ def test_daemon_json_keeps_its_order_its_indentation_and_its_letters() -> None:
     assert DOCKER.unregister(edited, before) == left
 
 
-CONTAINERD = Configuration()
 MARK = "# gpushare: `gpushare runtime unconfigure --runtime containerd` removes this\n"
 
 V2 = """\
@@ -92,26 +105,6 @@ def test_an_upgrade_moves_the_handler_keeps_its_options_and_completes_it() -> No
     others = TABLES.annotation_globs()
     assert handler["pod_annotations"] == ["io.example/*", "gpushare.io/*", *others]
     assert after.count(MARK) == 1
-
-
-def test_a_shape_that_text_cannot_be_added_to_is_refused() -> None:
-    inline = 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}\n'
-    with pytest.raises(BadConfiguration, match="cannot be edited safely"):
-        CONTAINERD.register(inline, LAUNCHER, default=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "what"),
-    [
-        ("version = 2\n[plugins\n", 2, "line 2"),
-        ("version = 5\n", 0, "version = 5 is not supported"),
-        ('version = 2\nplugins = "x"\n', 0, "plugins is not a table"),
-    ],
-)
-def test_a_broken_file_is_refused_with_its_line(text: str, line: int, what: str) -> None:
-    with pytest.raises(BadConfiguration, match=what) as caught:
-        CONTAINERD.register(text, LAUNCHER, default=False)
-    assert caught.value.line == line
 
 
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"

@@ -43,13 +43,12 @@ class TrialCluster:
 
     def __call__(self, *words: str, objects: Any = None) -> Answer:
         verb, *rest = words
-        answer = getattr(self, f"_{verb}")(*rest, objects=objects)
+        answer = getattr(self, f"_{verb}")(*rest, *([] if objects is None else [objects]))
         if isinstance(answer, Answer):
             return answer
         return Answer(0, answer if isinstance(answer, str) else json.dumps(answer), "")
 
-    def _get(self, kind: str, *words: str, objects: Any) -> Any:
-        assert objects is None
+    def _get(self, kind: str, *words: str) -> Any:
         if kind == "nodes":
             return {"items": [self._node()]}
         if kind == "pods":
@@ -83,13 +82,14 @@ class TrialCluster:
             "status": {"conditions": [ready]},
         }
 
-    def _create(self, kind: str, name: str, objects: Any) -> str:
-        assert (kind, objects) == ("namespace", None)
+    def _create(self, kind: str, name: str) -> str:
+        assert kind == "namespace"
         self.namespaces.append(name)
         return ""
 
-    def _apply(self, *words: str, objects: Any) -> Any:
-        if "--dry-run=server" in words:
+    def _apply(self, *words: Any) -> Any:
+        *options, objects = words
+        if "--dry-run=server" in options:
             return self._tried(objects)
         for one in objects["items"]:
             if one["kind"] == "Pod":
@@ -115,8 +115,7 @@ class TrialCluster:
             pod["status"] = {"phase": "Running" if self.starts else "Pending"}
         self.pods[name] = pod
 
-    def _exec(self, *words: str, objects: Any) -> Any:
-        assert objects is None
+    def _exec(self, *words: str) -> Any:
         if "doctor" in words:
             return self.checks
         rows = self.kept + [one for name, one in self.pods.items() if name != "large"]
@@ -124,8 +123,7 @@ class TrialCluster:
         quotas = [{"pod": about, "cards": [{"quota_bytes": self.quota}]} for _ in rows]
         return [*quotas, {"pod": None, "cards": [{"quota_bytes": 7}]}]
 
-    def _delete(self, kind: str, *words: str, objects: Any) -> str:
-        assert objects is None
+    def _delete(self, kind: str, *words: str) -> str:
         if kind == "namespace":
             self.namespaces.remove(words[0])
         else:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +93,45 @@ def test_a_node_that_is_ready_has_no_finding(machine: Machine) -> None:
     assert len(checks) == 5
 
 
+CONTAINERD_1 = "containerd containerd.io 1.7.24 88bf"
+CONTAINERD_2 = "containerd github.com/containerd v2.1.4"
+
+
 @pytest.mark.parametrize(
-    ("mode", "version", "level", "text"),
+    ("facts", "word", "level", "text"),
     [
-        ("dra", "v1.36.0", "ok", "kubelet 1.36"),
-        ("dra", "v1.34.9", "warn", "whether the feature gate DRAConsumableCapacity is on"),
-        ("dra", "v1.33.1", "fail", "set kubernetes: {mode: plugin}"),
-        ("plugin", "v1.30.0", "ok", "kubelet 1.30"),
-        ("dra", "", "warn", "version not known"),
+        ({"kubelet": "Kubernetes v1.36.0"}, "kubelet 1.", "ok", "kubelet 1.36"),
+        ({"kubelet": "Kubernetes v1.34.9"}, "kubelet 1.", "warn", "gate DRAConsumableCapacity is"),
+        ({"kubelet": "Kubernetes v1.33.1"}, "kubelet 1.", "fail", "set kubernetes: {mode: plugin}"),
+        ({"kubelet": "Kubernetes v1.30.0", "mode": "plugin"}, "kubelet 1.", "ok", "kubelet 1.30"),
+        ({"kubelet": "Kubernetes "}, "kubelet: ", "warn", "version not known"),
+        ({"containerd": "containerd v1.6.20"}, "containerd ", "fail", "ignores CDI"),
+        ({"containerd": CONTAINERD_1}, "containerd ", "warn", "whether CDI is on is not known"),
+        (
+            {"containerd": CONTAINERD_1, "dump": "version = 2"},
+            "containerd ",
+            "fail",
+            "set enable_cdi = true",
+        ),
+        (
+            {"containerd": CONTAINERD_1, "dump": "  enable_cdi = true\n"},
+            "containerd ",
+            "ok",
+            "with CDI",
+        ),
+        ({"containerd": CONTAINERD_2}, "containerd ", "ok", "with CDI"),
+        (
+            {"containerd": CONTAINERD_2, "dump": "enable_cdi = false"},
+            "containerd ",
+            "fail",
+            "CDI is off",
+        ),
     ],
 )
-def test_the_kubelets_version(
-    machine: Machine, mode: str, version: str, level: str, text: str
+def test_the_versions_of_the_kubelet_and_of_containerd(
+    machine: Machine, facts: dict[str, str], word: str, level: str, text: str
 ) -> None:
-    machine.mode, machine.kubelet = mode, f"Kubernetes {version}"
-    line = found(machine, "kubelet: " if not version else "kubelet 1.")
+    line = found(replace(machine, **facts), word)  # type: ignore[arg-type]
     assert line.startswith(level)
     assert text in line
 
@@ -120,26 +144,6 @@ def test_a_feature_gate_of_the_kubelet_and_another_engine(machine: Machine) -> N
     machine.configure(featureGates={"DRAConsumableCapacity": True})
     assert found(machine, "kubelet 1.").startswith("ok kubelet 1.34, with the feature gate")
     assert not any("containerd" in line for line in lines(check_node(machine.facts, None)))
-
-
-@pytest.mark.parametrize(
-    ("version", "dump", "level", "text"),
-    [
-        ("containerd v1.6.20", "", "fail", "ignores CDI"),
-        ("containerd containerd.io 1.7.24 88bf", "", "warn", "whether CDI is on is not known"),
-        ("containerd containerd.io 1.7.24 88bf", "version = 2", "fail", "set enable_cdi = true"),
-        ("containerd containerd.io 1.7.24 88bf", "  enable_cdi = true\n", "ok", "with CDI"),
-        ("containerd github.com/containerd v2.1.4", "", "ok", "with CDI"),
-        ("containerd github.com/containerd v2.1.4", "enable_cdi = false", "fail", "CDI is off"),
-    ],
-)
-def test_containerd_and_cdi(
-    machine: Machine, version: str, dump: str, level: str, text: str
-) -> None:
-    machine.containerd, machine.dump = version, dump
-    line = found(machine, "containerd ")
-    assert line.startswith(level)
-    assert text in line
 
 
 def test_the_cgroup_version_and_what_the_kubelet_makes_of_it(machine: Machine) -> None:
