@@ -24,14 +24,12 @@ TOKEN = "0123456789abcdef"
     [
         (DEFAULT, "127.0.0.1:10418", True),
         ("localhost:1", "127.0.0.1:1", True),
-        ("127.8.8.8:1", "127.8.8.8:1", True),
         ("[::1]:1", "[::1]:1", True),
         ("unix:/run/x.sock", "unix:/run/x.sock", True),
         ("0.0.0.0:1", "0.0.0.0:1", False),
         ("[::]:1", "[::]:1", False),
         ("10.0.0.7:65535", "10.0.0.7:65535", False),
         ("[::ffff:10.0.0.7]:1", "[::ffff:10.0.0.7]:1", False),
-        ("[fe80::1]:1", "[fe80::1]:1", False),
     ],
 )
 def test_only_loopback_and_sockets_are_this_machines(text: str, shown: str, local: bool) -> None:
@@ -43,18 +41,14 @@ def test_only_loopback_and_sockets_are_this_machines(text: str, shown: str, loca
     "text",
     [
         "",
-        ":9100",
         "9100",
         "127.0.0.1",
         "example.org:1",
         "127.0.0.1:65536",
-        "127.0.0.1:-1",
         "127.1:1",
         "[::1:1",
         "unix:run.sock",
-        "unix:",
         "http://127.0.0.1:1",
-        "1.2.3.4.5:1",
     ],
 )
 def test_an_invalid_address_is_refused_with_an_example(text: str) -> None:

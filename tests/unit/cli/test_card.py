@@ -143,7 +143,6 @@ def found(*words: str) -> EngineRequest:
     "words",
     [
         ("docker", "run", "-e", "GPUSHARE_MEMORY=4GiB", "image"),
-        ("docker", "run", "--env=GPUSHARE_MEMORY=4GiB", "image"),
         ("docker", "container", "run", "--env", "GPUSHARE_MEMORY=4GiB", "image"),
         ("/usr/bin/docker", "--context", "run", "run", "-eGPUSHARE_MEMORY=4GiB", "image"),
         ("podman", "--log-level=debug", "run", "-it", "--rm", "-ite", "GPUSHARE_MEMORY=4GiB", "i"),

@@ -55,19 +55,15 @@ def ill(found: tuple[CompatibilityFinding, ...]) -> list[tuple[str, str]]:
     [
         # Its own CUDA, or an older one.
         ("580.65.06", (13, 0, 96), "driver"),
-        ("575.51.03", (12, 4, 127), "driver"),
         ("450.80.02", (10, 2, 89), "driver"),
         # More than one major version behind.
         ("580.65.06", (11, 8, 89), "majors-apart"),
         # Newer, of the same major version.
         ("580.65.06", (13, 3, 29), "minor-version"),
-        ("525.60.13", (12, 9, 79), "minor-version"),
         ("450.80.02", (11, 8, 89), "minor-version"),
         # Newer, and not for this driver.
         ("575.51.03", (13, 0, 96), "driver-too-old"),
-        ("450.51.05", (11, 8, 89), "driver-too-old"),
         ("525.60.02", (12, 4, 127), "driver-too-old"),
-        ("418.39", (10, 2, 89), "driver-too-old"),
     ],
 )
 def test_a_driver_runs_a_runtime_or_not(driver: str, runtime: Version, expected: str) -> None:
@@ -144,12 +140,9 @@ def test_a_requirement_that_cannot_be_judged_is_a_warning(text: str, told: str) 
     ("runtime", "capability", "expected"),
     [
         ((13, 0, 96), (7,), ("refuse", "card-dropped")),
-        ((13, 0, 96), (7, 5), None),
         ((12, 9, 79), (7,), None),
         ((12, 0, 107), (3, 5), ("refuse", "card-dropped")),
-        ((11, 0, 221), (8,), None),
         ((10, 2, 89), (8,), ("warn", "card-too-new")),
-        ((12, 4, 127), (12,), ("warn", "card-too-new")),
         ((12, 8, 57), (12,), None),
         ((13, 0, 96), (99,), None),  # one that the table does not know is not judged
     ],
@@ -176,11 +169,9 @@ def test_a_driver_that_dropped_a_card_is_reported() -> None:
     ("name", "capability", "told"),
     [
         ("bfloat16", (7,), True),
-        ("bfloat16", (7, 5), True),
         ("bfloat16", (8,), False),
         ("fp8", (8, 6), True),
         ("fp8", (8, 9), False),
-        ("fp8", (9,), False),
         ("fp4", (9,), True),
         ("fp4", (12,), False),
     ],
@@ -252,12 +243,9 @@ NOWHERE: compatibility.Facts = {"cuda": None, "driver": None, "brand": None, "ar
     [
         ("cuda>=12.4", True),
         ("cuda>=12.5", False),
-        ("cuda>12.4", False),
-        ("cuda<=12.4", True),
         ("cuda=12.4.0", True),
         ("cuda!=12.4", False),
         ("cuda<12.10", True),  # a version, no decimal number
-        ("driver<550.54.15", False),
         ("driver>=v550.54", True),
         ("brand=NVIDIA", True),
         ("brand!=tesla", True),
@@ -266,7 +254,6 @@ NOWHERE: compatibility.Facts = {"cuda": None, "driver": None, "brand": None, "ar
         # A comma is and, a blank is or.
         ("cuda>=12.4,brand=tesla", False),
         ("cuda>=12.5 brand=nvidia,driver>=550,driver<551", True),
-        ("cuda>=12.5  brand=tesla,driver>=550", False),
         ("cuda>=12.5 , arch=8.0", True),
         ("", True),
     ],

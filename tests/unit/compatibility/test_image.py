@@ -104,7 +104,6 @@ def test_many_toolkits_and_paths_are_looked_at_up_to_a_bound(root: Path, rootfs:
         (["vllm", "--kv-cache-dtype=fp8_e5m2"], {}, {"fp8": "--kv-cache-dtype=fp8_e5m2"}),
         (["tgi"], {"DTYPE": "bfloat16", "QUANTIZE": "fp8"}, {"bfloat16": "DTYPE=bfloat16"}),
         (["vllm", "--dtype=half"], {}, {}),
-        (["vllm", "--dtype=auto"], {}, {}),
         (["vllm", "--dtype"], {}, {}),
         (["echo", "bfloat16"], {"MODEL": "x-fp8"}, {}),
     ],
@@ -123,7 +122,6 @@ def test_the_requested_precisions_are_read_from_the_command_line(
         ('{"torch_dtype": "bfloat16"}', [], {"bfloat16": "config.json: torch_dtype=bfloat16"}),
         ('{"text_config": {"dtype": "bfloat16"}}', ["--dtype=auto"], {"bfloat16"}),
         ('{"torch_dtype": "bfloat16"}', ["--dtype=half"], {}),  # is converted
-        ('{"torch_dtype": "float16"}', [], {}),
         ('{"quantization_config": {"quant_method": "fp8"}}', ["--dtype=half"], {"fp8"}),
         ('{"quantization_config": {"quant_algo": "NVFP4"}}', [], {"fp4"}),
         ('{"quantization_config": {"format": "float-quantized"}}', [], {"fp8"}),

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.kubernetes.cards import NodeCards, node_cards
+from tests.unit.rows import GIB, card_row
 
-GIB = 1 << 30
+__all__ = ["GIB", "STATUS", "card", "node"]
 STATUS: Mapping[str, Any] = {
     "driver_version": "580.95.05",
     "cuda_version": "13.0",
@@ -23,22 +24,15 @@ STATUS: Mapping[str, Any] = {
 
 def card(index: int = 0, **changed: Any) -> dict[str, Any]:
     """Return a row of gpushared's `cards`, as far as a scheduler needs it."""
-    return {
+    made = {
         "uuid": f"GPU-5F3C0000-0000-0000-0000-{index:012}",
-        "index": index,
         "model": "NVIDIA H200",
-        "compute_capability": "9.0",
-        "memory_bytes": 140 * GIB,
         "schedulable_bytes": 139 * GIB + 12345,
-        "schedulable_cores": 100,
-        "max_tenants": 16,
-        "allowed_mode": "any",
         "mode": "unused",
         "numa_node": 1,
-        "is_schedulable": True,
-        "schedulable_reason": "",
         **changed,
     }
+    return dict(card_row(index, **made))
 
 
 def node(*rows: Mapping[str, Any], **status: Any) -> NodeCards:

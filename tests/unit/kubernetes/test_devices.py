@@ -137,12 +137,10 @@ def test_the_pcie_root_of_a_card_is_found_by_its_address(tmp_path: Path) -> None
     ("text", "amount"),
     [
         ("0", 0),
-        ("20Gi", 20 << 30),
         ("1.5Gi", 3 << 29),
         ("1e3", 1000),
         ("1E", 10**18),
         ("1500m", 2),
-        ("-1500m", -2),
         (".5Ki", 512),
         ("12e-1", 2),
     ],

@@ -57,7 +57,6 @@ def test_a_service_is_read_as_docker_compose_config_prints_it(name: str) -> None
         # Docker passes the same for `--gpus 1` as for this card.
         ("devices: [nvidia.com/gpu=0, /dev/fuse]", EngineCards("", count=1)),
         ("devices: [nvidia.com/gpu=1]", EngineCards("", devices=("1",))),
-        ("devices: [/dev/fuse]", None),
     ],
 )
 def test_cards_that_compose_asks_docker_for(service: str, expected: EngineCards | None) -> None:
@@ -73,7 +72,6 @@ def test_cards_that_compose_asks_docker_for(service: str, expected: EngineCards 
     ("service", "named"),
     [
         (DEPLOY.format("count: '${GPUS}', capabilities: [gpu]"), "deploy devices ${GPUS}"),
-        (DEPLOY.format("count: two, capabilities: [gpu]"), "deploy devices count two"),
         (DEPLOY.format("driver: '${D}', capabilities: [gpu]"), "deploy devices ${D}"),
         (
             DEPLOY.format("driver: nvidia.com/gpu, capabilities: [gpu]"),
