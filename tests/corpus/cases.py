@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from gpushare.manifest import read
+from gpushare.manifest.convert import Converted, convert
+from gpushare.manifest.convert.conversion import CannotConvert
+from gpushare.manifest.convert.targets import TARGETS
 from gpushare.manifest.model import ManifestFile
 
 FOLDER: Final = Path(__file__).resolve().parent
@@ -47,3 +51,12 @@ class CorpusManifest:
 CASES: Final = [
     CorpusManifest(path) for path in sorted(FOLDER.glob("*/*.yaml")) if ".to-" not in path.name
 ]
+
+
+@cache
+def conversion(case: CorpusManifest, target: str = "gpushare") -> Converted | str:
+    """Return what a manifest is converted to, or why it is refused."""
+    try:
+        return convert(case.file, TARGETS[target])
+    except CannotConvert as error:
+        return str(error).replace(f"{FOLDER}/", "")

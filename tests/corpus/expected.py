@@ -4,27 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-from gpushare.manifest.convert import Converted, convert
-from gpushare.manifest.convert.conversion import CannotConvert
+from gpushare.manifest.convert import Converted
 from gpushare.manifest.convert.targets import TARGETS
 from gpushare.manifest.model import ManifestFile
 from gpushare.manifest.request import request_of
 
-from .cases import FOLDER, CorpusManifest
+from .cases import CorpusManifest, conversion
 from .pods import pods
 from .results import MODES, in_mode, outside
-
-
-@cache
-def converted(case: CorpusManifest, target: str) -> Converted | str:
-    """Return what a manifest is converted to, or why it is refused."""
-    try:
-        return convert(case.file, TARGETS[target])
-    except CannotConvert as error:
-        return str(error).replace(f"{FOLDER}/", "")
 
 
 def requests(file: ManifestFile) -> dict[str, dict[str, str]]:
@@ -43,7 +32,7 @@ def lost(made: Converted) -> list[str]:
 
 def found(case: CorpusManifest) -> dict[str, Any]:
     """Return what the readers make of a manifest by itself."""
-    made = {target: converted(case, target) for target in TARGETS}
+    made = {target: conversion(case, target) for target in TARGETS}
     return {
         "requests": requests(case.file),
         "lost": {
@@ -69,7 +58,7 @@ def admitted(cases: Sequence[CorpusManifest]) -> dict[str, dict[str, str] | str]
 
 def texts(case: CorpusManifest) -> dict[str, str]:
     """Return what a manifest is converted to, by target, where that differs."""
-    made = {target: converted(case, target) for target in TARGETS}
+    made = {target: conversion(case, target) for target in TARGETS}
     return {
         target: one.text for target, one in made.items() if not isinstance(one, str) and one.changed
     }

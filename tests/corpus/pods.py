@@ -11,10 +11,7 @@ import yaml
 
 from gpushare.daemon.lifecycle.scheduled import effective_request
 from gpushare.manifest import read
-from gpushare.manifest.convert import convert
-from gpushare.manifest.convert.conversion import CannotConvert
 from gpushare.manifest.convert.requests import Meaning, meaning_of
-from gpushare.manifest.convert.targets import TARGETS
 from gpushare.manifest.model import OUTSIDE, Pod
 from gpushare.oci.request import SpecRequest, parse_spec_request
 from gpushare.protocol.kubernetes import RESOURCE, NodeMode
@@ -24,7 +21,7 @@ from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import exact_size
 from gpushare.yaml_nodes import YamlNode, fields, items
 
-from .cases import CorpusManifest
+from .cases import CorpusManifest, conversion
 
 Object = dict[str, Any]
 _IN_SPEC: Final = ("runtimeClassName", "schedulerName", "nodeSelector", "resourceClaims")
@@ -39,10 +36,8 @@ def pods(case: CorpusManifest) -> list[Object]:
 @cache
 def converted(case: CorpusManifest) -> list[Object] | None:
     """Return the pods of what `gpushare convert` writes; None if it refuses the manifest."""
-    try:
-        return pods_of(case.path.name, convert(case.file, TARGETS["gpushare"]).text)
-    except CannotConvert:
-        return None
+    made = conversion(case)
+    return None if isinstance(made, str) else pods_of(case.path.name, made.text)
 
 
 def pods_of(name: str, text: str) -> list[Object]:

@@ -15,10 +15,7 @@ from typing import Final
 import yaml
 
 from gpushare.manifest import read
-from gpushare.manifest.convert import Converted, convert
-from gpushare.manifest.convert.conversion import CannotConvert
 from gpushare.manifest.convert.requests import meaning_of
-from gpushare.manifest.convert.targets import TARGETS
 from gpushare.manifest.model import ManifestFile
 from gpushare.manifest.request import request_of, request_on_node, settings_of
 from gpushare.protocol.kubernetes import NodeMode
@@ -26,7 +23,7 @@ from gpushare.quota.dialects.vendor_key import VendorValue
 from gpushare.quota.request_policy import RequestPolicy
 from tools.admission import Object, Request, decide, failing
 
-from .cases import CorpusManifest
+from .cases import CorpusManifest, conversion
 from .claims import LEFT_OUT, claimed, meant
 from .pods import allocated_like, converted, on_node, pods
 
@@ -101,14 +98,15 @@ def policies(mode: NodeMode) -> list[Object]:
 
 def by_convert(case: CorpusManifest) -> str:
     """Return whether `gpushare convert` converts the manifest to keys of gpushare."""
-    made = _converted(case)
-    return "yes" if made is not None and made.changed else f"no: {_why_not(case, None)}"
+    made = conversion(case)
+    is_converted = not isinstance(made, str) and made.changed
+    return "yes" if is_converted else f"no: {_why_not(case, None)}"
 
 
 def outside(case: CorpusManifest) -> str:
     """Return what becomes of a manifest that is not for Kubernetes."""
-    made = _converted(case)
-    assert made is not None, case
+    made = conversion(case)
+    assert not isinstance(made, str), case
     if _effective(case.file) == _effective(read(case.path.name, made.text)):
         return UNCHANGED
     assert {value.row.where for value in _values(case)} == {"task"}, case
@@ -129,7 +127,7 @@ def _why_not(case: CorpusManifest, mode: NodeMode | None) -> str:
     values = _values(case)
     if any(value.row.where == "claim" for value in values):
         return "claim"
-    if _converted(case) is None:
+    if isinstance(conversion(case), str):
         assert not {"memory", "count"} & {value.row.key for value in values}, case
         return "no amount"
     assert mode is not None, case
@@ -164,21 +162,9 @@ def _values(case: CorpusManifest) -> list[VendorValue]:
     ]
 
 
-@cache
-def _converted(case: CorpusManifest) -> Converted | None:
-    try:
-        return convert(case.file, TARGETS["gpushare"])
-    except CannotConvert:
-        return None
-
-
 def node_labels(case: CorpusManifest) -> str:
     """Return the other systems' node labels that the pods select, as `convert` reports them."""
-    made = _converted(case)
-    start = "nodeSelector "
-    names = (
-        {one.key.removeprefix(start) for one in made.notes if one.key.startswith(start)}
-        if made
-        else ()
-    )
-    return ", ".join(f"`{name}`" for name in sorted(names))
+    made = conversion(case)
+    keys = () if isinstance(made, str) else {one.key for one in made.notes}
+    names = (key.partition("nodeSelector ") for key in sorted(keys))
+    return ", ".join(f"`{name}`" for before, start, name in names if start and not before)

@@ -20,8 +20,8 @@ from gpushare.manifest.model import ERROR, OUTSIDE, ManifestFile
 from gpushare.manifest.request import request_of
 from gpushare.quota.dialects import DIALECTS
 from tests.corpus import results
-from tests.corpus.cases import CASES, FOLDER, CorpusManifest
-from tests.corpus.expected import converted, found, lost, texts
+from tests.corpus.cases import CASES, FOLDER, CorpusManifest, conversion
+from tests.corpus.expected import found, lost, texts
 from tests.corpus.pods import converted as converted_pods
 from tests.corpus.pods import on_node, pods
 
@@ -65,7 +65,7 @@ def test_every_vendor_has_a_manifest_and_every_reason_is_explained() -> None:
 def conversions() -> Iterator[tuple[CorpusManifest, str, Converted]]:
     for case in CASES:
         for target in TARGETS:
-            made = converted(case, target)
+            made = conversion(case, target)
             if not isinstance(made, str):
                 yield case, target, made
 
@@ -104,7 +104,7 @@ def test_what_is_converted_twice_is_as_after_the_first_time() -> None:
 def test_there_and_back_requests_the_same() -> None:
     """To our keys, from there to the target's, and to ours again."""
     for case, target, _ in conversions():
-        ours = converted(case, "gpushare")
+        ours = conversion(case, "gpushare")
         assert not isinstance(ours, str), (case, target)
         if case.file.documents[0].kind not in OUTSIDE:
             before = read(case.path, ours.text)

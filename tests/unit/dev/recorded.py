@@ -3,31 +3,13 @@
 
 Recorded on Debian 12 with `apt-get --simulate -o Dir::State::status=FILE install PACKAGE`, where
 FILE is the dpkg status of a machine with containerd.io 1.7.27 (Conflicts, Replaces and Provides:
-containerd, runc) and, for DOCKER_CE, docker-ce and docker-ce-cli 28.2.2 (Conflicts: docker.io).
+containerd, runc). With docker-ce 28.2.2 (Conflicts: docker.io), docker.io would remove that too.
 """
 
 Recorded = dict[tuple[str, ...], str]
 
-DOCKER_CE: Recorded = {
-    ("crun",): "Inst crun (1.8.1-1+deb12u1 Debian:12.15/oldstable [amd64])\n",
-    ("docker.io",): """\
-Remv docker-ce [5:28.2.2-1~debian.12~bookworm]
-Remv containerd.io [1.7.27-1]
-Remv docker-ce-cli [5:28.2.2-1~debian.12~bookworm]
-Inst runc (1.1.5+ds1-1+deb12u1 Debian:12.15/oldstable [amd64])
-Inst containerd (1.6.20~ds1-1+deb12u3 Debian:12.15/oldstable [amd64])
-Inst tini (0.19.0-1+b3 Debian:12.15/oldstable [amd64])
-Inst docker.io (20.10.24+dfsg1-1+deb12u1+b6 Debian:12.15/oldstable [amd64])
-""",
-    ("runc",): """\
-Remv docker-ce [5:28.2.2-1~debian.12~bookworm]
-Remv containerd.io [1.7.27-1]
-Inst runc (1.1.5+ds1-1+deb12u1 Debian:12.15/oldstable [amd64])
-""",
-}
-
 CONTAINERD_IO: Recorded = {
-    ("crun",): DOCKER_CE["crun",],
+    ("crun",): "Inst crun (1.8.1-1+deb12u1 Debian:12.15/oldstable [amd64])\n",
     ("docker.io",): """\
 Remv containerd.io [1.7.27-1]
 Inst runc (1.1.5+ds1-1+deb12u1 Debian:12.15/oldstable [amd64])
