@@ -142,6 +142,12 @@ class MachineModel:
                     device.policy.change(place.number, share, self.clock.now)
                     device.wake(place)
 
+    def gate(self, tenant: ModelTenant) -> GateStruct:
+        """Return the gate of a tenant's first card."""
+        policy = self.devices[0].policy
+        assert policy is not None
+        return policy.gate(tenant.places[0].number)
+
     def on(self, card: int) -> list[ModelTenant]:
         """The tenant that has a place on the card."""
         places = self.devices[card].places

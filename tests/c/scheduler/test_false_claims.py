@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
@@ -22,18 +23,13 @@ from .tenant import HALF, ScheduledTenant
 Make = Callable[..., ScheduledTenant]
 
 
-@pytest.fixture
-def liar(scheduler: Scheduler, make: Make) -> ScheduledTenant:
+def added(scheduler: Scheduler, make: Make) -> ScheduledTenant:
     tenant = make()
     assert tenant.added_to(scheduler) == 0
     return tenant
 
 
-@pytest.fixture
-def honest(scheduler: Scheduler, make: Make) -> ScheduledTenant:
-    tenant = make()
-    assert tenant.added_to(scheduler) == 0
-    return tenant
+liar, honest = pytest.fixture(added, name="liar"), pytest.fixture(added, name="honest")
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +77,10 @@ def test_a_page_of_the_wrong_kind_is_refused(scheduler: Scheduler, make: Make) -
         tenant = make()
         (tenant.place / abi.GRANT_NAME).write_bytes(content)
         assert tenant.added_to(scheduler) != 0
+    tenant = make()
+    with (tenant.place / abi.GRANT_NAME).open("r+b") as file:
+        os.pwrite(file.fileno(), b"\xff", abi.GRANT_HEADER_ABI_VERSION)
+    assert tenant.added_to(scheduler) == errno.EPROTO
     tenant = make("GPU-a")
     tenant.uuids = ("GPU-another",)
     assert tenant.added_to(scheduler) != 0

@@ -9,17 +9,11 @@ import pytest
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
 from tools.model.machine import MachineModel
-from tools.model.policy import OPEN, WINDOW, GateStruct, SeenStruct, ShareStruct
+from tools.model.policy import OPEN, WINDOW, SeenStruct, ShareStruct
 from tools.model.programs import persistent, training
 from tools.model.tenant import ModelTenant
 
 SMALL = training(100 * US)
-
-
-def gate(machine: MachineModel, tenant: ModelTenant) -> GateStruct:
-    policy = machine.devices[0].policy
-    assert policy is not None
-    return policy.gate(tenant.places[0].number)
 
 
 def two(first: ShareStruct, second: ShareStruct) -> tuple[MachineModel, ModelTenant, ModelTenant]:
@@ -37,7 +31,7 @@ def part(tenant: ModelTenant, milliseconds: int) -> float:
 def test_a_tenant_stopped_in_its_window_loses_it_and_gets_its_share_when_it_continues() -> None:
     machine, stopped, other = two(ShareStruct(500), ShareStruct(500))
     machine.run(1)
-    while gate(machine, stopped).mode != WINDOW:
+    while machine.gate(stopped).mode != WINDOW:
         machine.run(0.001)
     stopped.threads[0].stop()
     machine.run(0.03)
@@ -55,14 +49,14 @@ def test_a_kernel_without_an_end_is_flagged_and_charged_and_does_not_stop_others
     endless = machine.tenant("endless", persistent(after_ns=200 * MS), ShareStruct(500))
     other = machine.tenant("other", SMALL, ShareStruct(500))
     machine.run(1.1)
-    assert not gate(machine, endless).hung
+    assert not machine.gate(endless).hung
     machine.run(1)
-    assert gate(machine, endless).hung
-    charged = gate(machine, endless).charged_ns
+    assert machine.gate(endless).hung
+    charged = machine.gate(endless).charged_ns
     machine.run(2)
     assert part(other, 2000) > 44  # the hardware gives each context half
-    assert gate(machine, endless).charged_ns - charged == pytest.approx(SECOND, rel=0.05)
-    assert not gate(machine, other).hung
+    assert machine.gate(endless).charged_ns - charged == pytest.approx(SECOND, rel=0.05)
+    assert not machine.gate(other).hung
 
 
 def test_a_cap_holds_next_to_a_process_that_stops_with_work_pending() -> None:
@@ -81,7 +75,7 @@ def test_a_cap_holds_next_to_a_process_that_stops_with_work_pending() -> None:
     stops.places[0].lie = claims
     machine.run(4)
     assert part(capped, 3000) == pytest.approx(60, abs=2)
-    charged = gate(machine, capped).charged_ns / machine.clock.now * 100
+    charged = machine.gate(capped).charged_ns / machine.clock.now * 100
     assert charged == pytest.approx(60, abs=2)
 
 
@@ -102,8 +96,8 @@ def test_work_that_is_submitted_at_a_closed_gate_is_counted() -> None:
     machine, patched, honest = two(ShareStruct(300, capped=True), ShareStruct(700))
     patched.places[0].passes = lambda *_: True  # type: ignore[method-assign]
     machine.run(2)
-    assert gate(machine, patched).ungated_ns > SECOND / 2
-    assert gate(machine, honest).ungated_ns == 0
+    assert machine.gate(patched).ungated_ns > SECOND / 2
+    assert machine.gate(honest).ungated_ns == 0
 
 
 def test_waiting_threads_that_a_tenant_claims_do_not_excuse_many_launches() -> None:
@@ -115,7 +109,7 @@ def test_waiting_threads_that_a_tenant_claims_do_not_excuse_many_launches() -> N
     patched.places[0].passes = lambda *_: True  # type: ignore[method-assign]
     patched.places[0].lie = claims
     machine.run(10)
-    assert gate(machine, patched).ungated_ns > 4 * SECOND
+    assert machine.gate(patched).ungated_ns > 4 * SECOND
 
 
 @pytest.mark.parametrize("capped", [False, True])
@@ -130,7 +124,7 @@ def test_launches_that_the_library_forces_are_not_taken_for_a_bypass(
     machine.tenant("short", SMALL, ShareStruct(600, capped=capped))
     machine.run(40)
     assert long.places[0].forced > 3
-    assert gate(machine, long).ungated_ns == 0
+    assert machine.gate(long).ungated_ns == 0
 
 
 def test_a_long_kernel_that_was_expected_is_not_taken_for_an_endless_one() -> None:
@@ -139,7 +133,7 @@ def test_a_long_kernel_that_was_expected_is_not_taken_for_an_endless_one() -> No
     machine.tenant("other", SMALL, ShareStruct(500))
     for _ in range(20):
         machine.run(0.25)
-        assert not gate(machine, long).hung
+        assert not machine.gate(long).hung
 
 
 def test_a_thread_that_waits_too_long_goes_ahead() -> None:
@@ -149,7 +143,7 @@ def test_a_thread_that_waits_too_long_goes_ahead() -> None:
     behind = machine.tenant("behind", SMALL, ShareStruct(500))
     machine.run(12)
     assert behind.places[0].forced >= 2
-    assert gate(machine, behind).wait_max_ns >= 5 * SECOND
+    assert machine.gate(behind).wait_max_ns >= 5 * SECOND
 
 
 def no_work(seen: SeenStruct) -> None:
@@ -188,7 +182,7 @@ def test_a_false_context_count_charges_no_tenant_for_more_than_passed() -> None:
     machine, liar, other = two(ShareStruct(500), ShareStruct(500))
     liar.places[0].lie = all_work
     machine.run(2)
-    charged = gate(machine, liar).charged_ns + gate(machine, other).charged_ns
+    charged = machine.gate(liar).charged_ns + machine.gate(other).charged_ns
     assert charged <= machine.clock.now
 
 
@@ -196,11 +190,11 @@ def test_a_cap_holds_from_when_it_is_set_and_is_gone_when_it_is_lifted() -> None
     machine, only = MachineModel(), None
     only = machine.tenant("only", SMALL, ShareStruct(300))
     machine.run(1)
-    assert gate(machine, only).mode == OPEN
+    assert machine.gate(only).mode == OPEN
     machine.change(only, ShareStruct(300, capped=True))
     machine.run(1.1)
     assert part(only, 1000) == pytest.approx(30, abs=1)
     machine.change(only, ShareStruct(300))
     machine.run(1.1)
     assert part(only, 1000) > 98
-    assert gate(machine, only).mode == OPEN
+    assert machine.gate(only).mode == OPEN

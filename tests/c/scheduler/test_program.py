@@ -11,7 +11,6 @@ import os
 import resource
 import select
 import signal
-import struct
 import subprocess
 import threading
 from collections.abc import Callable
@@ -144,21 +143,6 @@ def test_charges_continue_after_a_crash(
         again.close()
 
 
-def test_it_outlives_its_parent(
-    scheduler: Scheduler, make: Make, command: SchedulerCommand
-) -> None:
-    tenant, other = make(), make()
-    for each in (tenant, other):
-        assert each.added_to(scheduler) == 0
-    scheduler._socket.close()
-    tenant.say(waiting=1)
-    wait_until(lambda: tenant.mode() == abi.GATE_WINDOW)
-    again = Scheduler.connect(command.socket)
-    assert again.pid == scheduler.pid
-    assert again.send(schedule_message.message(schedule_message.HELLO)).tenants == 2
-    again.close()
-
-
 def test_without_tenants_it_ends_with_its_last_client(
     scheduler: Scheduler, make: Make, command: SchedulerCommand
 ) -> None:
@@ -222,15 +206,6 @@ def test_another_users_messages_are_ignored(
     )
     assert done.stdout == "b''\n", done.stderr
     assert scheduler.send(schedule_message.message(schedule_message.HELLO)).error == 0
-
-
-def test_pages_of_another_version_are_refused(scheduler: Scheduler, make: Make) -> None:
-    tenant = make()
-    with (tenant.place / abi.GRANT_NAME).open("r+b") as file:
-        version = struct.pack("<I", abi.ABI_VERSION - 1)
-        os.pwrite(file.fileno(), version, abi.GRANT_HEADER_ABI_VERSION)
-    assert tenant.added_to(scheduler) == errno.EPROTO
-    assert scheduler.send(schedule_message.message(schedule_message.HELLO)).tenants == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
 from tools.model.machine import MachineModel
-from tools.model.policy import GateStruct, ShareStruct
+from tools.model.policy import ShareStruct
 from tools.model.programs import on_and_off, training
 from tools.model.tenant import ModelTenant
 
@@ -64,12 +64,6 @@ def start(machine: MachineModel, asked: GeneratedTenant, name: str, permille: in
     return machine.tenant(name, program, share, processes=asked.processes)
 
 
-def gate(machine: MachineModel, tenant: ModelTenant) -> GateStruct:
-    policy = machine.devices[0].policy
-    assert policy is not None
-    return policy.gate(tenant.places[0].number)
-
-
 @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ASKED, min_size=1, max_size=5), st.sampled_from([1000, 1000, 700]))
 def test_shares_hold_whatever_tenants_do(asked: list[GeneratedTenant], allocated: int) -> None:
@@ -90,7 +84,7 @@ def test_shares_hold_whatever_tenants_do(asked: list[GeneratedTenant], allocated
             own = 1 - each.pause_us / (each.pause_us + 1000 * each.iteration_ms)
             mean = measure.share(tenant, SECOND, end)
             assert mean >= 0.9 * min(percent, 100 * own) - 1
-    charged = sum(gate(machine, tenant).charged_ns for tenant in tenants)
+    charged = sum(machine.gate(tenant).charged_ns for tenant in tenants)
     assert len(tenants) == 1 or charged <= end
     if any(each.wants and not each.capped for each in asked):
         assert measure.longest_pause(tenants, 100 * MS, end) <= 1.5 * MS
