@@ -134,6 +134,17 @@ def taken() -> int:
     return total - free
 
 
+def begin(unit: int = MIB) -> Callable[[float], None]:
+    """Start, and return what asserts how much is charged: all that the driver has given."""
+    start()
+    before = taken()
+
+    def holds(units: float) -> None:
+        assert (charged() / unit, (taken() - before) / unit) == (units, units)
+
+    return holds
+
+
 def alloc(size: int) -> int:
     return number("cuMemAlloc_v2", c_size_t(size))
 

@@ -17,25 +17,6 @@ PRICE = 10 * MIB
 ONE = (PRICE, 1)
 
 
-@pytest.fixture
-def priced(container: ProgramContainer) -> ProgramContainer:
-    """A container over either driver, where a context is charged 10 of 100 MiB."""
-    container.tenant.set_context_bytes(PRICE)
-    return container
-
-
-@pytest.fixture
-def priced_fake(fake: ProgramContainer) -> ProgramContainer:
-    fake.tenant.set_context_bytes(PRICE)
-    return fake
-
-
-@pytest.fixture
-def priced_simulated(simulated: ProgramContainer) -> ProgramContainer:
-    simulated.tenant.set_context_bytes(PRICE)
-    return simulated
-
-
 def primary_behind() -> c_void_p:
     """The primary context, made around the filter: as cudart does, through its export tables."""
     handle = c_void_p()
@@ -44,23 +25,24 @@ def primary_behind() -> c_void_p:
     return handle
 
 
-@inside("priced")
+@inside("container")
 def test_the_primary_context_is_charged_once_and_takes_its_buffers_along(
-    priced: ProgramContainer,
+    container: ProgramContainer,
 ) -> None:
+    container.tenant.set_context_bytes(PRICE)
     call("cuInit", 0)
     for _ in range(2):
         primary()
-        assert priced.tenant.used() == ONE
+        assert container.tenant.used() == ONE
     alloc(30 * MIB)
     call("cuDevicePrimaryCtxRelease_v2", 0)
-    assert priced.tenant.used() == (PRICE + 30 * MIB, 1)
+    assert container.tenant.used() == (PRICE + 30 * MIB, 1)
     call("cuDevicePrimaryCtxRelease_v2", 0)
-    assert priced.tenant.used() == (0, 0)
+    assert container.tenant.used() == (0, 0)
     primary()
     alloc(20 * MIB)
     call("cuDevicePrimaryCtxReset_v2", 0)
-    assert priced.tenant.used() == (0, 0)
+    assert container.tenant.used() == (0, 0)
 
 
 @inside("container")
@@ -76,11 +58,12 @@ def test_a_primary_context_that_is_there_already_is_never_refused(
 
 
 @pytest.mark.parametrize("name", ["cuCtxSetCurrent", "cuCtxPushCurrent_v2"])
-@inside("priced_simulated")
+@inside()
 def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
-    name: str, priced_simulated: ProgramContainer
+    name: str, simulated: ProgramContainer
 ) -> None:
-    tenant, handle = priced_simulated.tenant, primary_behind()
+    tenant, handle = simulated.tenant, primary_behind()
+    tenant.set_context_bytes(PRICE)
     tenant.set_memory(PRICE - 1)
     for _ in range(3):
         call(name, handle)
@@ -95,22 +78,23 @@ def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
     assert tenant.used() == ONE
 
 
-@inside("priced_fake")
+@inside("fake")
 def test_green_contexts_stay_charged_until_the_primary_context_ends(
-    priced_fake: ProgramContainer,
+    fake: ProgramContainer,
 ) -> None:
     """As their memory stays on the card: a loop that makes and destroys them ends at the quota."""
+    fake.tenant.set_context_bytes(PRICE)
     call("cuInit", 0)
     primary()
     for count in range(1, (100 * MIB - PRICE) // GREEN + 1):
         call("cuGreenCtxDestroy", made("cuGreenCtxCreate", None, 0, 1))
-        assert priced_fake.tenant.used() == (PRICE + count * GREEN, 1)
+        assert fake.tenant.used() == (PRICE + count * GREEN, 1)
     for _ in range(2):
         assert result_of(made, "cuGreenCtxCreate", None, 0, 1) == OUT_OF_MEMORY
     call("cuDevicePrimaryCtxReset_v2", 0)
-    assert priced_fake.tenant.used() == (0, 0)
+    assert fake.tenant.used() == (0, 0)
     call("cuGreenCtxDestroy", made("cuGreenCtxCreate", None, 0, 1))
-    assert priced_fake.tenant.used() == (0, 0)
+    assert fake.tenant.used() == (0, 0)
 
 
 @inside()
@@ -121,9 +105,10 @@ def test_a_tenant_checkpoints_no_process() -> None:
         assert getattr(cu, f"cuCheckpointProcess{step}")(os.getpid(), None) == 801
 
 
-@inside("priced_fake")
-def test_a_context_with_a_reused_handle_stays_charged() -> None:
+@inside("fake")
+def test_a_context_with_a_reused_handle_stays_charged(fake: ProgramContainer) -> None:
     """The driver reuses a handle before the interposer knows that it is free."""
+    fake.tenant.set_context_bytes(PRICE)
     first = start()
     alloc(20 * MIB)
     meanwhile(context, lambda: alloc(30 * MIB))

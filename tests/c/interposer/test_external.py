@@ -10,11 +10,11 @@ from .inside import inside
 
 @inside()
 def test_buffers_in_a_destroyed_import_keep_its_charge() -> None:
-    start()
-    before, imported = taken(), import_external(60 * MIB)
+    holds = begin()
+    imported = import_external(60 * MIB)
     parts = [buffer_in(imported, 20 * MIB, n * 20 * MIB) for n in range(2)]
     free(parts[0])
     destroy_external(imported)
-    assert charged() == taken() - before == 60 * MIB
+    holds(60)
     free(parts[1])
-    assert charged() == taken() - before == 0
+    holds(0)

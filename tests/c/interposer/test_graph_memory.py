@@ -14,17 +14,6 @@ from .client import *
 from .inside import inside
 
 
-def begin() -> Callable[[int], None]:
-    """Start, and return what asserts how many MiB are charged: all that the driver has given."""
-    start()
-    before = taken()
-
-    def holds(mib: int) -> None:
-        assert (charged() / MIB, (taken() - before) / MIB) == (mib, mib)
-
-    return holds
-
-
 def executable(*mib: int) -> c_void_p:
     """A graph that allocates and frees so many MiB, one after the other."""
     return instance(graph_of(*(each * MIB for each in mib)))

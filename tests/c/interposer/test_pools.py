@@ -16,17 +16,6 @@ from .inside import inside
 CHUNK = 32 * MIB
 
 
-def begin() -> Callable[[float], None]:
-    """Start, and return what asserts how many chunks are charged: all that the driver has given."""
-    start()
-    before = taken()
-
-    def holds(chunks: float) -> None:
-        assert (charged() / CHUNK, (taken() - before) / CHUNK) == (chunks, chunks)
-
-    return holds
-
-
 def keeping(pool: c_void_p) -> c_void_p:
     """Let `pool` keep what is freed."""
     pool_threshold(pool, KEEP_ALL)
@@ -38,7 +27,7 @@ def keeping(pool: c_void_p) -> c_void_p:
 def test_a_pool_is_charged_as_it_grows_to_the_last_byte(
     simulated: ProgramContainer, suffix: str
 ) -> None:
-    holds = begin()
+    holds = begin(CHUNK)
     for size, chunks in ((1, 1), (CHUNK - 512, 1), (512, 2), (CHUNK, 3)):
         alloc_async(size, suffix)
         holds(chunks)
@@ -55,7 +44,7 @@ def test_a_pool_is_charged_as_it_grows_to_the_last_byte(
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
 @inside()
 def test_freed_memory_is_released_where_the_program_waits(suffix: str) -> None:
-    holds = begin()
+    holds = begin(CHUNK)
     event = made("cuEventCreate", 0)
     call("cuEventRecord", event, None)
     alloc_async(CHUNK)
@@ -75,7 +64,7 @@ def test_freed_memory_is_released_where_the_program_waits(suffix: str) -> None:
 
 @inside()
 def test_a_trim_and_a_lower_threshold_give_back_exactly() -> None:
-    holds = begin()
+    holds = begin(CHUNK)
     pool = keeping(pool_default())
     _, *others = [alloc_async(CHUNK) for _ in range(3)]
     for pointer in others:
@@ -103,7 +92,7 @@ def test_a_pool_is_trimmed_before_an_allocation_is_refused(allocate: Callable[[i
 @inside()
 def test_a_split_pool_cannot_exceed_the_quota() -> None:
     """By the books it fits into what is kept, but no piece is large enough."""
-    holds = begin()
+    holds = begin(CHUNK)
     keeping(pool_default())
     pieces = [alloc_async(CHUNK // 2) for _ in range(4)]
     for piece in pieces[::2]:
@@ -115,7 +104,7 @@ def test_a_split_pool_cannot_exceed_the_quota() -> None:
 @pytest.mark.parametrize("place", [HOST, HOST_NUMA, None])
 @inside()
 def test_a_pool_of_the_host_is_not_charged(place: int | None) -> None:
-    holds = begin()
+    holds = begin(CHUNK)
     if place:
         pool = pool_create(location_type=place)
     else:
