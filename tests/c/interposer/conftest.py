@@ -154,11 +154,9 @@ def simulated(simulated_container: SimulatedContainer) -> ProgramContainer:
 
 
 @pytest.fixture
-def newest(simulated_container: SimulatedContainer, tmp_path: Path) -> ProgramContainer:
+def newest(simulated_container: SimulatedContainer) -> ProgramContainer:
     """A container with 100 MiB of the only card, over a driver that has every known symbol."""
-    profile = tmp_path / "newest.json"
-    profile.write_text(json.dumps(json.loads(T4.read_text()) | {"cuda_version": "13.5"}))
-    return simulated_container(1, [0], profile)
+    return simulated_container(1, [0], cuda_version="13.5")
 
 
 @pytest.fixture(params=["fake", "simulated"])

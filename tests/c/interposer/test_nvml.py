@@ -172,10 +172,6 @@ def in_list(name: str, *where: object) -> list[object]:
     return [most.value, count.value, found[0] == cast(card, c_void_p).value]
 
 
-def partition(index: int) -> int:
-    return nvml("nvmlDeviceGetMigDeviceHandleByIndex", cards()[0], index, byref(c_void_p()))
-
-
 def accounting(pid: int) -> list[int]:
     """The result and the most memory, by both forms."""
     first, second = (c_ulonglong * 8)(), (c_uint * 16)(pid)
@@ -208,21 +204,18 @@ def attributes() -> list[int]:
     return [found.memorySizeMB, found.multiprocessorCount]
 
 
-def encoders() -> list[int]:
-    count = c_uint(8)
-    return [nvml("nvmlDeviceGetEncoderSessions", cards()[0], byref(count), None), count.value]
-
-
 #: Figures of the slice, over a library that reports the card's: an expression, and its value. {own}
 #: is the process.
 FIGURES = {
     "in_list('nvmlDeviceGetTopologyNearestGpus', 10)": [2, 1, True],
     "in_list('nvmlSystemGetTopologyGpuSet', 0)": [2, 1, True],
     "in_list('nvmlUnitGetDevices', None)": [2, 1, True],
-    "[partition(index) for index in (0, 1)]": [NOT_FOUND, NOT_FOUND],
+    "[error_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, cards()[0], n) for n in (0, 1)]": (
+        [NOT_FOUND, NOT_FOUND]
+    ),
     "accounting({own})": [0, 0, 4096, 4096],
     f"accounting({OTHERS})": [NOT_FOUND, NOT_FOUND, 0, 0],
-    "encoders()": [0, 0],
+    "pynvml.nvmlDeviceGetEncoderSessions(cards()[0])": [],
     "[pynvml.nvmlDeviceGetUtilizationRates(cards()[0]).memory, pstates()]": [20, [40, 20, 80]],
     "[samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES)]": [[[102, 40]]],
     "[samples(pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)]": [[[102, 20]]],

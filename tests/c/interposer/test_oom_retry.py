@@ -44,40 +44,27 @@ def join() -> list[int]:
     return results
 
 
-class FullCard:
-    """A process of a tenant with 100 MiB of a card that can be made to have no memory."""
-
-    def __init__(self, container: ProgramContainer) -> None:
-        self.container = container
-        self.rank = Rank(container, words=globals())
-        self.ask = self.rank.ask
-
-    def fill(self, times: int = WITHOUT_END, error: int = OUT_OF_MEMORY) -> None:
-        """Let the next `times` calls that take memory fail."""
-        self.container.fail(times, error)
-
-    def failed(self, times: int = WITHOUT_END) -> int:
-        """Return how many of `times` calls have failed."""
-        return self.container.failed(times)
-
-    def beside(self, expression: str) -> None:
-        """Evaluate it in another thread of the process."""
-        self.ask(f"beside(lambda: {expression})")
-
-    def held(self) -> int:
-        return self.container.tenant.used()[0]
-
-
 @pytest.fixture
-def machine(simulated: ProgramContainer) -> Iterator[FullCard]:
-    made = FullCard(simulated)
+def rank(simulated: ProgramContainer) -> Iterator[Rank]:
+    """A process of a tenant with 100 MiB of a card that can be made to have no memory."""
+    made = Rank(simulated, words=globals())
     yield made
-    made.rank.end()
+    made.end()
+
+
+def fill(rank: Rank, times: int = WITHOUT_END, error: int = OUT_OF_MEMORY) -> None:
+    """Let the next `times` calls that take memory fail."""
+    rank.container.fail(times, error)
+
+
+def failed(rank: Rank) -> int:
+    """Return how many have failed of a card that is full without end."""
+    return rank.container.failed(WITHOUT_END)
 
 
 @pytest.fixture
 def listener(simulated: ProgramContainer) -> Iterator[socket.socket]:
-    """Be the daemon; to be asked for before `machine`."""
+    """Be the daemon; to be asked for before `rank`."""
     with simulated.tenant.listen() as listening:
         yield listening
 
@@ -98,25 +85,25 @@ def lacks(connection: socket.socket) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("what", ["alloc(4 * MIB)", "alloc_async(MIB)", "create(MIB * 2)", PRIMARY])
-def test_the_drivers_answer_is_returned_in_the_end(what: str, machine: FullCard) -> None:
-    machine.fill()
-    assert machine.ask(f"result_of(lambda: {what})") == OUT_OF_MEMORY
-    assert machine.failed() > 1
-    machine.fill(0)
-    assert machine.held() == 0
-    assert machine.ask("result_of(alloc, 100 * MIB)") == 0
+def test_the_drivers_answer_is_returned_in_the_end(what: str, rank: Rank) -> None:
+    fill(rank)
+    assert rank.ask(f"result_of(lambda: {what})") == OUT_OF_MEMORY
+    assert failed(rank) > 1
+    fill(rank, 0)
+    assert rank.container.tenant.used()[0] == 0
+    assert rank.ask("result_of(alloc, 100 * MIB)") == 0
 
 
 @pytest.mark.usefixtures("listener")
-def test_the_room_stays_reserved_meanwhile(machine: FullCard) -> None:
+def test_the_room_stays_reserved_meanwhile(rank: Rank) -> None:
     """Of 100 MiB 60 are waited for: for others 40 are left. A forked child does not wait."""
-    machine.fill()
-    machine.beside("alloc(60 * MIB)")
-    wait_until(lambda: machine.held() == 60 * MIB)
-    assert machine.ask("memory()[0]") == 40 * MIB
-    assert machine.ask("in_child(lambda: os._exit(cu.cuInit(0) == 0))") == 0
-    machine.fill(0)
-    assert machine.ask("join()") == [0]
+    fill(rank)
+    rank.ask("beside(lambda: alloc(60 * MIB))")
+    wait_until(lambda: rank.container.tenant.used()[0] == 60 * MIB)
+    assert rank.ask("memory()[0]") == 40 * MIB
+    assert rank.ask("in_child(lambda: os._exit(cu.cuInit(0) == 0))") == 0
+    fill(rank, 0)
+    assert rank.ask("join()") == [0]
 
 
 @pytest.mark.parametrize(
@@ -127,19 +114,17 @@ def test_the_room_stays_reserved_meanwhile(machine: FullCard) -> None:
         (101, 200, OUT_OF_MEMORY, 1),  # burst memory is not retried
     ],
 )
-def test_what_is_not_retried(
-    mib: int, limit: int, error: int, asked: int, machine: FullCard
-) -> None:
-    tenant = machine.container.tenant
+def test_what_is_not_retried(mib: int, limit: int, error: int, asked: int, rank: Rank) -> None:
+    tenant = rank.container.tenant
     tenant.set_u64(0, abi.GRANT_CARD_LIMIT_BYTES, limit * MIB)
-    machine.fill(error=error)
-    assert machine.ask(f"result_of(alloc, {mib} * MIB)") == error
-    assert machine.failed() == asked
+    fill(rank, error=error)
+    assert rank.ask(f"result_of(alloc, {mib} * MIB)") == error
+    assert failed(rank) == asked
 
 
-def test_the_daemon_gets_one_report(listener: socket.socket, machine: FullCard) -> None:
-    machine.fill(5)
-    assert machine.ask("result_of(alloc, 4 * MIB)") == 0
+def test_the_daemon_gets_one_report(listener: socket.socket, rank: Rank) -> None:
+    fill(rank, 5)
+    assert rank.ask("result_of(alloc, 4 * MIB)") == 0
     connection, _ = listener.accept()
     with connection:
         assert lacks(connection) == [(0, 4 * MIB)]
@@ -147,14 +132,14 @@ def test_the_daemon_gets_one_report(listener: socket.socket, machine: FullCard) 
 
 @pytest.mark.usefixtures("listener")
 @pytest.mark.parametrize("waits", ["alloc(MIB)", PRIMARY])
-def test_a_free_of_another_thread_does_not_wait(waits: str, machine: FullCard) -> None:
-    machine.ask("alloc(2 * MIB)", "pointer")
-    machine.fill()
-    machine.beside(waits)
-    wait_until(lambda: machine.failed() > 1)
-    machine.ask("free(pointer)")
-    assert machine.ask("result_of(call, 'cuDevicePrimaryCtxRelease_v2', 0)") != 0
-    assert machine.ask("result_of(call, 'cuDevicePrimaryCtxReset_v2', 0)") == 0
-    assert machine.ask("others[0].is_alive()")
-    machine.fill(0)
-    assert machine.ask("join()") == [0]
+def test_a_free_of_another_thread_does_not_wait(waits: str, rank: Rank) -> None:
+    rank.ask("alloc(2 * MIB)", "pointer")
+    fill(rank)
+    rank.ask(f"beside(lambda: {waits})")
+    wait_until(lambda: failed(rank) > 1)
+    rank.ask("free(pointer)")
+    assert rank.ask("result_of(call, 'cuDevicePrimaryCtxRelease_v2', 0)") != 0
+    assert rank.ask("result_of(call, 'cuDevicePrimaryCtxReset_v2', 0)") == 0
+    assert rank.ask("others[0].is_alive()")
+    fill(rank, 0)
+    assert rank.ask("join()") == [0]

@@ -18,7 +18,7 @@ from libhook.table import coverage
 from tests.compiled import ROOT, figures
 
 from .client import MIB
-from .conftest import HERE, SimulatedContainer, compile_c
+from .conftest import HERE, compile_c
 from .container import ProgramContainer
 from .gate import MILLISECOND, WrittenGate
 from .rank import Rank
@@ -68,11 +68,9 @@ def given_ns(container: ProgramContainer, tmp_path: Path) -> Given:
 
 
 @pytest.fixture
-def container(simulated_container: SimulatedContainer) -> ProgramContainer:
-    """A container with a card of a driver that has every call of the table."""
-    made = simulated_container(1, [0], cuda_version="13.5")
-    made.tenant.set_memory(1024 * MIB)
-    return made
+def container(newest: ProgramContainer) -> ProgramContainer:
+    newest.tenant.set_memory(1024 * MIB)
+    return newest
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cuda_driver.h"
@@ -35,7 +34,6 @@ struct held {
 		CUarray array;
 		CUgraphExec executable;
 		CUmodule module;
-		CUexternalMemory external;
 	};
 };
 
@@ -208,24 +206,6 @@ static CUresult give_limit(const struct held *held)
 	return cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
 }
 
-/* The driver takes the descriptor where it takes the memory. */
-static CUresult take_external(struct held *held)
-{
-	CUDA_EXTERNAL_MEMORY_HANDLE_DESC description = {
-		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = held->bytes};
-
-	description.handle.fd = (int)syscall(SYS_memfd_create, "external", 0);
-	CUresult result = cuImportExternalMemory(&held->external, &description);
-	if (result != CUDA_SUCCESS)
-		close(description.handle.fd);
-	return result;
-}
-
-static CUresult give_external(const struct held *held)
-{
-	return cuDestroyExternalMemory(held->external);
-}
-
 static const struct allocation_path paths[] = {
 	{take_buffer, give_buffer},
 	{take_managed, give_buffer},
@@ -237,7 +217,6 @@ static const struct allocation_path paths[] = {
 	{take_graph, give_graph},
 	{take_module, give_module},
 	{take_limit, give_limit},
-	{take_external, give_external},
 };
 
 #define PATHS (sizeof(paths) / sizeof(paths[0]))
