@@ -12,6 +12,11 @@ from typing import Any
 Spec = dict[str, Any]
 
 
+def filled(name: str) -> str:
+    """Return a vendor's key with what it is for: a container `a`, the first card, and so on."""
+    return name.format(container="a", card="0", model="a10", any="X")
+
+
 def plain() -> Spec:
     """Return a spec as engines write it, with nothing of a GPU in it."""
     return {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-from functools import reduce
 from typing import Final
 
 import pytest
@@ -27,14 +26,13 @@ from gpushare.quota.request import visible_devices
 from gpushare.quota.request_policy import Dialects
 
 from .driver import Driver
+from .spec import filled
 
 
 def theirs(where: KeyLocation) -> tuple[str, ...]:
     """Return the keys of other systems that a runtime may see there, a container being `a`."""
     found = (row.name for one in DIALECTS.values() for row in one.rows if row.where == where)
-    places = {"{container}": "a", "{card}": "0", "{model}": "a10", "{any}": "X"}
-    filled = (reduce(lambda name, at: name.replace(at, places[at]), places, key) for key in found)
-    return tuple(dict.fromkeys(filled))
+    return tuple(dict.fromkeys(map(filled, found)))
 
 
 #: What asks, and what only looks like it: to the eye, to another case, to a careless comparison.

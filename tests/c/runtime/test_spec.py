@@ -20,6 +20,7 @@ from .driver import Driver
 from .spec import (
     Spec,
     escaped,
+    filled,
     go,
     plain,
     privileged,
@@ -60,9 +61,7 @@ NO_QUOTAS = re.findall(r"^\| `(GPUSHARE_\w+)`", ENVIRONMENT.read_text(), re.MULT
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.where} {row.name}")
 def test_a_key_of_another_system_asks_if_its_table_says_so(driver: Driver, row: VendorKey) -> None:
-    name = row.name
-    for place, text in {"card": "1", "container": "main", "model": "a10", "any": "X"}.items():
-        name = name.replace(f"{{{place}}}", text)
+    name = filled(row.name)
     spec = with_annotation(name) if row.where == "annotation" else with_env(f"{name}=1")
     assert (driver.spec(go(spec))["marker"] == "strong") == (row.role == "request")
 
