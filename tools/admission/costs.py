@@ -102,13 +102,3 @@ def decisions() -> dict[str, Decision]:
         **dict(zip(pods(), decide(policies, requests), strict=True)),
         **dict(zip(in_dra, decide(of_dra, requests), strict=True)),
     }
-
-
-def table() -> str:
-    """Return the units as lines of text."""
-    return "\n".join(
-        f"{units:>10,}  {pod}: {policy}, {part}"
-        for pod, one in decisions().items()
-        for policy, parts in one.costs.items()
-        for part, units in parts.items()
-    )

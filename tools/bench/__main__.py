@@ -13,8 +13,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 from . import shares
-from .native import ROOT
-from .result import Result, table, write
+from .result import Result, table
 from .shares.catalogue import SCENARIOS
 from .turns import BenchError
 
@@ -106,8 +105,6 @@ def main(arguments: Sequence[str]) -> int:
     failed: list[str] = []
     results = _costs([name for name in options.names or COSTS if name in COSTS], failed)
     results += _shares(options, failed)
-    output = ROOT / "build" / "bench.json"
-    write(results, output)
     over = [result for result in results if result.met is False]
     print(table([*over, *(result for result in results if result not in over)]))
     print(
@@ -115,7 +112,6 @@ def main(arguments: Sequence[str]) -> int:
     )
     print("exec: what a program adds that only executes runc")
     print("of shares, without: the same processes at the same time on the bare simulated driver")
-    print(f"written to {output.relative_to(ROOT)}")
     for line in failed:
         print(line, file=sys.stderr)
     if over:

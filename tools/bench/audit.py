@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
 
-from gpushare.client import Client
 from gpushare.config import Timing
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
@@ -37,7 +35,7 @@ def measure() -> Iterator[Result]:
     """Let containers take three times their quota, one after another."""
     with Stack() as stack:
         stack.start_daemon()
-        _wait_for(stack, "context-size-measured", lambda _line: True)
+        _wait_for(stack, "context-size-measured")
         yield from _results("over its quota", [_round(stack) for _ in range(ROUNDS)])
         with _crowd(stack):
             found = [_round(stack) for _ in range(ROUNDS)]
@@ -62,7 +60,7 @@ def _crowd(stack: Stack) -> Iterator[None]:
     with bundle.run() as tenant:
         tenant.start()
         yield
-        Client(stack.socket).stop(bundle.id, "KILL", 0)
+        stack.client.stop(bundle.id, "KILL", 0)
         tenant.process.wait(CROWD_SECONDS)
     bundle.remove()
 
@@ -75,23 +73,21 @@ def _round(stack: Stack) -> tuple[float, float]:
         if tenant.ask(f"alloc {6 << 30}")["code"] != 0:
             raise BenchError("the driver that is loaded past the filter refused memory")
         begun = time.time()
-        warned = _wait_for(
-            stack, "over-quota-warned", lambda line: bool(line.get("id") == bundle.id)
-        )
-        frozen = _wait_for(stack, "tenant-frozen", lambda line: bool(line.get("id") == bundle.id))
+        warned = _wait_for(stack, "over-quota-warned", id=bundle.id)
+        frozen = _wait_for(stack, "tenant-frozen", id=bundle.id)
         # A frozen container does not exit by itself.
-        Client(stack.socket).stop(bundle.id, "KILL", 0)
+        stack.client.stop(bundle.id, "KILL", 0)
         tenant.process.wait(SECONDS)
     bundle.remove()
     return (warned - begun) * 1e3, (frozen - begun) * 1e3
 
 
-def _wait_for(stack: Stack, event: str, is_it: Callable[[dict[str, Any]], bool]) -> float:
-    """Return when `event` was logged, in seconds since the epoch."""
+def _wait_for(stack: Stack, event: str, **fields: str) -> float:
+    """Return when `event` was logged with such fields, in seconds since the epoch."""
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         for line in stack.events():
-            if line["event"] == event and is_it(line):
+            if {"event": event, **fields}.items() <= line.items():
                 return datetime.fromisoformat(line["time"].replace("Z", "+00:00")).timestamp()
         time.sleep(0.05)  # the log has the moment: this only finds it
     raise BenchError(f"gpushared did not log {event} within {SECONDS:g} s")

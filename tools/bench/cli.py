@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.program import find
 
@@ -36,7 +35,7 @@ def measure() -> Iterator[Result]:
         stack.start_daemon()
         python = _interpreter(stack.root / "python")
         with tenants(stack, TENANTS):
-            name = Client(stack.socket).tenants()[0]["key"]
+            name = stack.client.tenants()[0]["key"]
             words = {
                 "--help": ("--help",),
                 "ls": ("ls",),

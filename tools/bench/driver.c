@@ -60,14 +60,17 @@ static void *symbol(void *library, const char *name)
 	return address;
 }
 
+/* The function `name` of `library`. */
+#define OF(library, name) ((__typeof__(&name))symbol(library, #name))
+
 static struct driver driver_of(void *library)
 {
 	return (struct driver){
-		.launch = (__typeof__(&cuLaunchKernel))symbol(library, "cuLaunchKernel"),
-		.launch_graph = (__typeof__(&cuGraphLaunch))symbol(library, "cuGraphLaunch"),
-		.allocate = (__typeof__(&cuMemAlloc_v2))symbol(library, "cuMemAlloc_v2"),
-		.release = (__typeof__(&cuMemFree_v2))symbol(library, "cuMemFree_v2"),
-		.information = (__typeof__(&cuMemGetInfo_v2))symbol(library, "cuMemGetInfo_v2"),
+		.launch = OF(library, cuLaunchKernel),
+		.launch_graph = OF(library, cuGraphLaunch),
+		.allocate = OF(library, cuMemAlloc_v2),
+		.release = OF(library, cuMemFree_v2),
+		.information = OF(library, cuMemGetInfo_v2),
 	};
 }
 
@@ -193,13 +196,9 @@ static void make_graph(void *library)
 	CUgraph made;
 	CUgraphNode added;
 
-	check(((__typeof__(&cuGraphCreate))symbol(library, "cuGraphCreate"))(&made, 0), "graph");
-	check(((__typeof__(&cuGraphAddKernelNode))symbol(library, "cuGraphAddKernelNode"))(
-		      &added, made, NULL, 0, &node),
-		"node");
-	check(((__typeof__(&cuGraphInstantiateWithFlags))symbol(
-		      library, "cuGraphInstantiateWithFlags"))(&graph, made, 0),
-		"instance");
+	check(OF(library, cuGraphCreate)(&made, 0), "graph");
+	check(OF(library, cuGraphAddKernelNode)(&added, made, NULL, 0, &node), "node");
+	check(OF(library, cuGraphInstantiateWithFlags)(&graph, made, 0), "instance");
 }
 
 static void start(void *library)
@@ -207,18 +206,12 @@ static void start(void *library)
 	CUcontext context;
 	CUmodule module;
 
-	synchronize = (__typeof__(&cuCtxSynchronize))symbol(library, "cuCtxSynchronize");
-	check(((__typeof__(&cuInit))symbol(library, "cuInit"))(0), "cuInit");
-	check(((__typeof__(&cuDevicePrimaryCtxRetain))symbol(library, "cuDevicePrimaryCtxRetain"))(
-		      &context, 0),
-		"context");
-	check(((__typeof__(&cuCtxSetCurrent))symbol(library, "cuCtxSetCurrent"))(context),
-		"context");
-	check(((__typeof__(&cuModuleLoadData))symbol(library, "cuModuleLoadData"))(&module, image),
-		"module");
-	check(((__typeof__(&cuModuleGetFunction))symbol(library, "cuModuleGetFunction"))(
-		      &kernel, module, "spin"),
-		"function");
+	synchronize = OF(library, cuCtxSynchronize);
+	check(OF(library, cuInit)(0), "cuInit");
+	check(OF(library, cuDevicePrimaryCtxRetain)(&context, 0), "context");
+	check(OF(library, cuCtxSetCurrent)(context), "context");
+	check(OF(library, cuModuleLoadData)(&module, image), "module");
+	check(OF(library, cuModuleGetFunction)(&kernel, module, "spin"), "function");
 	make_graph(library);
 }
 

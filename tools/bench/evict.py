@@ -22,6 +22,7 @@ from gpushare.protocol.rows import TenantStatus
 from gpushare.verify.runners import ProbeFailed, ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
+from tests.system.waiting import wait_until
 
 from .result import Result
 from .turns import BenchError
@@ -33,7 +34,6 @@ GIB = 1 << 30
 MIB = 1 << 20
 #: Of the containers: five of them do not fit on two cards of 140 GiB.
 QUOTA = "60GiB"
-PATIENCE_SECONDS = 60.0
 EVICTION_MS, RESTORE_MS = 5.0, 20.0
 _GONE = (RequestRefused, UnknownTenant, DaemonUnreachable, DaemonError)
 
@@ -59,7 +59,7 @@ class Sequences:
 
     @property
     def client(self) -> Client:
-        return Client(self.stack.socket)
+        return self.stack.client
 
     def run(self) -> None:
         """One sequence, and a look at all that is left."""
@@ -149,9 +149,7 @@ class Sequences:
     def abandon(self) -> None:
         """End all that is left, whatever state it is in."""
         for survivor in self.running:
-            survivor.bundle.call("kill", "KILL")
-            survivor.tenant.__exit__(None, None, None)
-            survivor.bundle.remove()
+            _stop(survivor)
 
     def _ask(self, step: Callable[[Survivor], object]) -> None:
         if self.running:
@@ -172,14 +170,12 @@ class Sequences:
 
     def _settled(self) -> None:
         """Wait until no step is in progress."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while any(
-            one["eviction"] is not None and one["eviction"]["state"] not in {"evicted", "failed"}
-            for one in self.client.tenants()
-        ):
-            if time.monotonic() > until:
-                raise BenchError("a step has not ended")
-            time.sleep(0.01)
+        wait_until(
+            lambda: all(
+                one["eviction"] is None or one["eviction"]["state"] in {"evicted", "failed"}
+                for one in self.client.tenants()
+            )
+        )
 
     def _compare_ledger(self) -> None:
         """Each card has allocated what its containers have, and the driver lists no others."""
@@ -203,14 +199,8 @@ class Sequences:
             raise BenchError(f"{survivor.bundle.id}: {command}: {answer}")
 
     def _end(self, survivor: Survivor) -> None:
-        survivor.bundle.call("kill", "KILL")
-        survivor.tenant.__exit__(None, None, None)
-        survivor.bundle.remove()
-        until = time.monotonic() + PATIENCE_SECONDS
-        while any(one["id"] == survivor.bundle.id for one in self.client.tenants()):
-            if time.monotonic() > until:
-                raise BenchError(f"{survivor.bundle.id} is not released")
-            time.sleep(0.01)
+        _stop(survivor)
+        wait_until(lambda: survivor.bundle.row() is None)
 
     def own_milliseconds(self) -> dict[str, list[float]]:
         """Return what each eviction and restore took beside the driver, by event."""
@@ -221,6 +211,12 @@ class Sequences:
                 own = 1000 * (fields["seconds"] - fields["driver_seconds"])
                 found[event["event"]].append(own)
         return found
+
+
+def _stop(survivor: Survivor) -> None:
+    survivor.bundle.call("kill", "KILL")
+    survivor.tenant.__exit__(None, None, None)
+    survivor.bundle.remove()
 
 
 def sequences(seed: int, count: int, opened: ExitStack) -> Sequences:

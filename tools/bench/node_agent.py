@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.stack import Stack
@@ -12,15 +12,14 @@ from tests.stack.api_server import StandInApiServer
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
 from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
+from tests.system.waiting import wait_until
 
 from .idle import cpu_ns, pss_mib
 from .result import Result
-from .turns import BenchError
 
 IDLE_CARDS = 8
 SECONDS = 30.0
 SETTLE_SECONDS = 5.0
-START_SECONDS = 30.0
 MOST_PERCENT = 0.2
 MOST_MIB = 60.0
 NODE = "bench"
@@ -36,10 +35,13 @@ def measure() -> Iterator[Result]:
         ):
             pid = agent.start().process.pid
 
-            def is_streamed(kubelet: StandInKubelet = kubelet) -> bool:
-                return any(endpoint.lists for endpoint in kubelet.endpoints.values())
+            def is_known(kubelet: StandInKubelet = kubelet, drivers: DraKubelet = drivers) -> bool:
+                """gpushare-node has registered, or reports to a kubelet that it has a driver."""
+                drivers.look()
+                known = [endpoint.lists for endpoint in kubelet.endpoints.values()]
+                return any((*known, *(driver.reports for driver in drivers.drivers.values())))
 
-            _wait_for(drivers, is_streamed)
+            wait_until(is_known)
             time.sleep(SETTLE_SECONDS)
             before, begun = cpu_ns(pid), time.monotonic_ns()
             time.sleep(SECONDS)
@@ -62,13 +64,3 @@ def _node(mode: str) -> Iterator[NodeAgent]:
         kubeconfig = write_kubeconfig(stack.root / "kubeconfig", cluster)
         with NodeAgent(stack, "--node", NODE, "--kubeconfig", str(kubeconfig)) as agent:
             yield agent
-
-
-def _wait_for(kubelet: DraKubelet, is_there: Callable[[], bool]) -> None:
-    """Return once gpushare-node has registered, or reports to a kubelet that it has a driver."""
-    deadline = time.monotonic() + START_SECONDS
-    while not is_there() and not any(driver.reports for driver in kubelet.drivers.values()):
-        if time.monotonic() > deadline:
-            raise BenchError("gpushare-node has not registered with the kubelet")
-        kubelet.look()
-        time.sleep(0.1)

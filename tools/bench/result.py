@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,6 @@ class Result:
     interval: tuple[float, float] | None = None
 
     @property
-    def ratio(self) -> float | None:
-        """How many times the baseline it is."""
-        return self.value / self.baseline if self.baseline else None
-
-    @property
     def met(self) -> bool | None:
         """Whether it is within its budget; None without one."""
         if self.budget is None:
@@ -58,24 +50,6 @@ class Result:
             return self.value >= self.budget
         added = self.value if self.absolute or self.delta is None else self.delta
         return added <= self.budget
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object for build/bench.json."""
-        p90, baseline_p90 = self.p90 or (None, None)
-        figures = {
-            "value": self.value,
-            "baseline": self.baseline,
-            "delta": self.delta,
-            "delta_low": self.interval and self.interval[0],
-            "delta_high": self.interval and self.interval[1],
-            "ratio": self.ratio,
-            "p90": p90,
-            "baseline_p90": baseline_p90,
-            "exec_only_delta": self.floor,
-        }
-        known = {name: round(each, 4) for name, each in figures.items() if each is not None}
-        given = {"name": self.name, "unit": self.unit, "budget": self.budget, "met": self.met}
-        return given | known
 
 
 _COMPARED = ("WHAT", "WITHOUT", "P90", "WITH", "P90", "ADDED", "BETWEEN", "EXEC", "RATIO")
@@ -112,16 +86,10 @@ def _cells(result: Result) -> tuple[str, ...]:
         "" if result.delta is None else f"{result.delta:+.2f} {result.unit}",
         within,
         "" if result.floor is None else f"{result.floor:+.2f}",
-        "" if result.ratio is None else f"x {result.ratio:.3f}",
+        f"x {result.value / result.baseline:.3f}" if result.baseline else "",
         budget,
         verdict,
     )
-
-
-def write(results: Sequence[Result], path: Path) -> None:
-    """Write the results for a program to read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

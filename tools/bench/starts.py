@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.engines.node import CriNode
@@ -75,13 +74,12 @@ def _started(
     stack: Stack, containers: Containers, meanwhile: AbstractContextManager[None]
 ) -> float:
     """Start all; the seconds of the one that all but two in 200 are faster than."""
-    client = Client(stack.socket)
     try:
         with meanwhile:
             done = start_all(containers)
     finally:
         containers.remove()
-    wait_until(lambda: not client.tenants())
+    wait_until(lambda: not stack.client.tenants())
     failed = [each.error for each in done if each.error]
     if failed:
         raise BenchError(f"{len(failed)} of {COUNT} did not start: {failed[0]}")

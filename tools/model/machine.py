@@ -45,9 +45,8 @@ class GatedDevice:
         self.wake(place)
         return place
 
-    def wake(self, place: TenantSlot) -> None:
+    def wake(self, _place: TenantSlot) -> None:
         """A wake-up: decide soon."""
-        del place
         if self.policy is not None:
             self.look(self.clock.now)
 

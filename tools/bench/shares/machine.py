@@ -146,9 +146,10 @@ class SimulatedMachine:
 
     def _measure(self, tenants: Sequence[TenantSpec], seconds: float) -> Run:
         time.sleep(WARM_UP_SECONDS * self._slow)
-        start, cpu_start = time.monotonic_ns(), self._scheduler_cpu_ns()
+        cpu_ns = self._scheduling.cpu_ns if self._scheduling else lambda: 0
+        start, cpu_start = time.monotonic_ns(), cpu_ns()
         time.sleep(seconds * self._slow)
-        end, cpu_end = time.monotonic_ns(), self._scheduler_cpu_ns()
+        end, cpu_end = time.monotonic_ns(), cpu_ns()
         time.sleep(2 * READ_EVERY_MS / 1000 * self._slow)
         self._check_alive()
         said = {tenant.name: _said(self._log(tenant.name), start) for tenant in tenants}
@@ -170,9 +171,6 @@ class SimulatedMachine:
                 if name_of.get(pid) in found:
                     found[name_of[pid]].add(moment, served)
         return found
-
-    def _scheduler_cpu_ns(self) -> int:
-        return self._scheduling.cpu_ns() if self._scheduling else 0
 
     def _check_alive(self) -> None:
         for name, process in self._processes.items():
