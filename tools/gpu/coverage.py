@@ -167,20 +167,9 @@ class MemorySnapshot:
     free: int
 
 
-def seen(driver: DriverPaths, tenant: Tenancy, watcher: Child, pid: int) -> MemorySnapshot:
-    """Look at process `pid` of `tenant`; `watcher` is a process on the bare driver."""
-    claims = [claim for claim in tenant.status.claims(1) if claim.pid == pid]
-    shown = overhead.card(watcher, driver)
-    own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
-    free = watcher.ask("info")["free"]
-    return MemorySnapshot(
-        claims[0].held[0] if claims else MemoryUse(), own[0] if own else None, free
-    )
-
-
 @dataclass
 class Account:
-    """The three accounts of one process of the tenant."""
+    """The three accounts of one process of the tenant; `watcher` is one on the bare driver."""
 
     driver: DriverPaths
     tenant: Tenancy
@@ -188,7 +177,12 @@ class Account:
     process: Allocations
 
     def read(self) -> MemorySnapshot:
-        return seen(self.driver, self.tenant, self.watcher, self.process.process.pid)
+        pid = self.process.process.pid
+        claims = [claim.held[0] for claim in self.tenant.status.claims(1) if claim.pid == pid]
+        shown = overhead.card(self.watcher, self.driver)
+        own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
+        free = self.watcher.ask("info")["free"]
+        return MemorySnapshot(claims[0] if claims else MemoryUse(), own[0] if own else None, free)
 
     def grown(self, path: str, before: MemorySnapshot) -> Iterator[ReportRow]:
         now = self.read()

@@ -68,21 +68,7 @@ def find(named: Path | None = None, cdi: Path | None = None) -> DriverPaths:
         raise NoWorkingDriver(f"{cuda} does not work: {error}") from error
     if "error" in facts:
         raise NoWorkingDriver(f"{cuda} does not work: {facts['error']}")
-    return DriverPaths(
-        cuda=cuda,
-        nvml=nvml,
-        places=places,
-        model=facts["model"],
-        uuid=facts["uuid"],
-        version=facts["driver_version"],
-        cuda_version=facts["cuda_version"],
-        total_bytes=facts["total_bytes"],
-        free_bytes=facts["free_bytes"],
-        multiprocessors=facts["multiprocessors"],
-        named=named,
-        env=env,
-        cdi=cdi,
-    )
+    return DriverPaths(cuda, nvml, places, named=named, env=env, cdi=cdi, **facts)
 
 
 def found(name: str) -> list[Path]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,48 +40,24 @@ def nvml_symbols() -> set[str]:
     return set(NVML_LINE.findall((TABLE / "nvml.inc").read_text()))
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A library's exports of one prefix beside a table; names are sorted.
-
-    `early` are those that the table has for later releases only, `new` those it has not at all.
-    """
-
-    common: int
-    missing: tuple[str, ...]
-    early: tuple[str, ...]
-    new: tuple[str, ...]
-
-
-def compare(
-    exported: Iterable[str], expected: Iterable[str], prefix: str, later: Iterable[str] = ()
-) -> Comparison:
-    """Compare `exported` with what is `expected`, and with what `later` releases add."""
-    due, future = set(expected), set(later)
-    there = {name for name in exported if OF_DRIVER.fullmatch(name) and name.startswith(prefix)}
-    return Comparison(
-        common=len(due & there),
-        missing=tuple(sorted(due - there)),
-        early=tuple(sorted(there & future - due)),
-        new=tuple(sorted(there - due - future)),
-    )
-
-
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     lines = cuda_lines()
     due = {line.symbol for line in lines if line.version <= driver.cuda_version}
-    exported = elf.read(driver.cuda).exported
-    yield from _exports("libcuda", compare(exported, due, "cu", {line.symbol for line in lines}))
-    seen = compare(elf.read(driver.nvml).exported, nvml_symbols(), "nvml")
-    yield from _exports("libnvidia-ml", seen)
+    yield from _exports("libcuda", driver.cuda, "cu", due, {line.symbol for line in lines})
+    yield from _exports("libnvidia-ml", driver.nvml, "nvml", nvml_symbols(), set())
 
 
-def _exports(name: str, seen: Comparison) -> Iterator[ReportRow]:
-    due = seen.common + len(seen.missing)
-    yield ReportRow(f"{name}: exports of the table", seen.common, note=f"of {due} for this release")
+def _exports(
+    name: str, library: Path, prefix: str, due: set[str], known: set[str]
+) -> Iterator[ReportRow]:
+    """Compare what a library exports with what is `due`, and what is `known` of any release."""
+    exported = elf.read(library).exported
+    there = {one for one in exported if OF_DRIVER.fullmatch(one) and one.startswith(prefix)}
+    note = f"of {len(due)} for this release"
+    yield ReportRow(f"{name}: exports of the table", len(due & there), note=note)
     for what, names in (
-        ("missing", seen.missing),
-        ("of later releases, there already", seen.early),
-        ("not in the table", seen.new),
+        ("missing", due - there),
+        ("of later releases, there already", there & known - due),
+        ("not in the table", there - due - known),
     ):
-        yield ReportRow(f"{name}: {what}", len(names), detail=names)
+        yield ReportRow(f"{name}: {what}", len(names), detail=tuple(sorted(names)))

@@ -23,19 +23,18 @@ def main() -> None:
         raw = (ctypes.c_ubyte * 16)()  # CUDA's order of cards need not be NVML's
         cuda.call("cuDeviceGetUuid", raw, cuda.device)
         facts |= {"model": cuda.name, "uuid": f"GPU-{uuid.UUID(bytes=bytes(raw))}"}
-        facts |= {"cuda_version": cuda.version, "total_bytes": cuda.total_bytes}
-        facts["free_bytes"] = cuda.total_bytes
-        facts["multiprocessors"] = cuda.multiprocessors
+        facts |= {"cuda_version": cuda.version, "multiprocessors": cuda.multiprocessors}
+        facts |= dict.fromkeys(("total_bytes", "free_bytes"), cuda.total_bytes)
     except (OSError, CudaError, AttributeError) as error:
         facts["error"] = str(error)
     try:
         pynvml.nvmlInit()
         version = pynvml.nvmlSystemGetDriverVersion()
-        facts["driver_version"] = version.decode() if isinstance(version, bytes) else version
+        facts["version"] = version.decode() if isinstance(version, bytes) else version
         card = pynvml.nvmlDeviceGetHandleByUUID(str(facts.get("uuid")))
         facts["free_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(card).free
     except pynvml.NVMLError as error:
-        facts.setdefault("driver_version", f"unknown: {error}")
+        facts.setdefault("version", f"unknown: {error}")
     sys.stdout.write(json.dumps(facts) + "\n")
 
 

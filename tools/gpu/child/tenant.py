@@ -144,7 +144,7 @@ class TenantWorker:
 
     def __init__(self, library: str) -> None:
         self.cuda = Cuda(library)
-        self.loaded: BatchLoad | None = None
+        self.loaded: Any = None  # a BatchLoad
 
     def load(self, kind: str, *words: str) -> Answer:
         """Make the load `kind`, and do a batch of it, so that nothing is left to be loaded."""
@@ -155,7 +155,7 @@ class TenantWorker:
 
     def work(self, begin_ns: str, seconds: str) -> Answer:
         """Work from `begin_ns` on; return how many units were done when, batch by batch."""
-        load, flying, done = self._made(), deque[Any](), 0
+        load, flying, done = self.loaded, deque[Any](), 0
         end = int(begin_ns) + int(float(seconds) * 1e9)
         log: list[tuple[int, int]] = []
         _sleep_until(int(begin_ns))
@@ -175,7 +175,7 @@ class TenantWorker:
 
         They come at random moments, the same in each run.
         """
-        load, drawn = self._made(), random.Random(1)
+        load, drawn = self.loaded, random.Random(1)
         arrives, end = int(begin_ns), int(begin_ns) + int(float(seconds) * 1e9)
         took: list[int] = []
         while (arrives := arrives + int(drawn.expovariate(float(rate)) * 1e9)) < end:
@@ -185,11 +185,6 @@ class TenantWorker:
             load.wait(load.mark())
             took.append(time.monotonic_ns() - arrives)
         return {"took_ns": took}
-
-    def _made(self) -> BatchLoad:
-        if self.loaded is None:
-            raise RuntimeError("no load was made")
-        return self.loaded
 
 
 def _sleep_until(moment_ns: int) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from ctypes import byref, c_size_t, c_uint64
 from pathlib import Path
+from typing import Any
 
 import pynvml
 
@@ -39,8 +40,8 @@ class TriedProgram:
 
     def __init__(self, library: str, uuid: str) -> None:
         self._path, self._uuid = library, uuid
-        self._library = ctypes.CDLL(library)
-        self._cuda: Cuda | None = None
+        ctypes.CDLL(library)
+        self._cuda: Any = None  # until it has a context
 
     def begin(self) -> Answer:
         """Initialize, and make a context."""
@@ -54,13 +55,13 @@ class TriedProgram:
     def attribute(self) -> Answer:
         """Return CU_DEVICE_ATTRIBUTE_MPS_ENABLED, or what a driver without it says."""
         try:
-            return {"in_mps": self._of_context().in_mps}
+            return {"in_mps": self._cuda.in_mps}
         except CudaError as error:
             return {"in_mps": str(error)}
 
     def info(self) -> Answer:
         free, total = c_size_t(), c_size_t()
-        self._of_context().call("cuMemGetInfo_v2", byref(free), byref(total))
+        self._cuda.call("cuMemGetInfo_v2", byref(free), byref(total))
         return {"free": free.value, "total": total.value}
 
     def linear(self, size: str) -> Answer:
@@ -72,7 +73,7 @@ class TriedProgram:
 
     def trap(self) -> Answer:
         """Run a kernel that faults."""
-        self._of_context().launch(self._of_context().function("trap"), ())
+        self._cuda.launch(self._cuda.function("trap"), ())
         return self.synchronize()
 
     def opened(self) -> Answer:
@@ -89,19 +90,19 @@ class TriedProgram:
         begun, until = time.time_ns() // 1000, time.monotonic() + float(seconds)
         while time.monotonic() < until:
             run()
-            self._of_context().synchronize()
+            self._cuda.synchronize()
         samples = pynvml.nvmlDeviceGetProcessUtilization(card, begun)
         return {"smUtil": max(sample.smUtil for sample in samples)}
 
     def _kernels(self) -> Callable[[], None]:
-        cuda = self._of_context()
+        cuda = self._cuda
         function, result = cuda.function("work"), cuda.allocate(8)
         blocks = 2 * cuda.multiprocessors
         return lambda: cuda.launch(function, (ROUND_NS, ROUNDS, result), blocks, 256)
 
     def _copies(self) -> Callable[[], None]:
         """Copy from and to memory of the host that the card can read by itself."""
-        cuda, host = self._of_context(), ctypes.c_void_p()
+        cuda, host = self._cuda, ctypes.c_void_p()
         cuda.call("cuMemAllocHost_v2", byref(host), COPIED)
         there = c_uint64(cuda.allocate(COPIED.value))
 
@@ -120,17 +121,10 @@ class TriedProgram:
             for kind, name in LISTS.items()
         }
 
-    def _of_context(self) -> Cuda:
-        if self._cuda is None:
-            raise RuntimeError("it has no context")
-        return self._cuda
-
     def _called(self, function: str, *arguments: object) -> Answer:
         """Return the result of a call."""
-        code = int(getattr(self._library, function)(*arguments))
-        name = ctypes.c_char_p()
-        self._library.cuGetErrorName(code, byref(name))
-        return {"code": code, "name": (name.value or b"unknown").decode()}
+        code = self._cuda.try_call(function, *arguments)
+        return {"code": code, "name": self._cuda.error_name(code)}
 
 
 if __name__ == "__main__":
