@@ -91,8 +91,7 @@ def read_as_nobody(stack: Stack, group: int = NOBODY) -> subprocess.CompletedPro
 def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Stack) -> None:
     bundle = Bundle(own, quota={"memory": "4GiB", "cores": "30"})
     try:
-        with bundle.run() as tenant:
-            assert tenant.start()["code"] == 0
+        with bundle.started() as tenant:
             assert tenant.ask(f"alloc {GIB}")["code"] == 0
             wait_until(lambda: samples(own, bundle) > 0)
             first = process(own)

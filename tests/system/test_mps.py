@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpushare.client import Client
 from gpushare.simulator import Simulator, device_file
@@ -56,7 +55,7 @@ def test_a_share_that_uses_the_hosts_server_is_named_and_keeps_its_quota(
     bundle.config["mounts"].append(mount)
     bundle.config["process"]["env"].append(f"CUDA_MPS_PIPE_DIRECTORY={PIPES}")
     bundle.save()
-    client = Client(stack.socket)
+    client = stack.client
     with bundle.run() as tenant, control.client().started("tenant.py") as other:
         assert tenant.start()["code"] == 0
         assert tenant.ask(f"alloc {3 * GIB}")["code"] == 0
@@ -90,21 +89,11 @@ class MpsNode:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.client = Client(stack.socket)
-        self.configure(cards={"0": {"backend": "mps", "mps_trusted": True}})
+        stack.configure(cards={"0": {"backend": "mps", "mps_trusted": True}})
 
-    def configure(self, **keys: object) -> None:
-        found = yaml.safe_load(self.stack.config.read_text())
-        self.stack.config.write_text(yaml.safe_dump({**found, **keys}))
-
-    def start(self) -> None:
-        self.stack.start_daemon()
-
-    def restart(self) -> None:
-        """Stop gpushared, and start it again."""
-        assert self.stack.daemon
-        self.stack.daemon.stop()
-        self.start()
+    @property
+    def client(self) -> Client:
+        return self.stack.client
 
     def bundle(self, args: Sequence[str] = PROBE, **quota: str) -> Bundle:
         asked = {"memory": "4GiB", "backend": "mps", **quota}
@@ -118,8 +107,7 @@ class MpsNode:
         return "cgroup" if int(major) >= 615 else "server"
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = (self.stack.root / "gpushared.log").read_text().splitlines()
-        return [line for line in map(json.loads, lines) if line["event"] == name]
+        return [line for line in self.stack.events() if line["event"] == name]
 
     def control(self) -> int:
         """Return the process of the control daemon; 0: there is none."""
@@ -164,7 +152,7 @@ def stopped(request: pytest.FixtureRequest) -> Iterator[MpsNode]:
 @pytest.fixture
 def node(stopped: MpsNode) -> MpsNode:
     """The same with gpushared."""
-    stopped.start()
+    stopped.stack.start_daemon()
     return stopped
 
 
@@ -194,7 +182,8 @@ def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsN
         assert other.start()["code"] == 0
         assert other.ask(f"alloc {GIB}")["code"] == 0
         control = node.control()
-        node.restart()
+        node.stack.end_daemon(signal.SIGTERM)
+        node.stack.start_daemon()
         wait_until(lambda: bool(node.events("mps-control-adopted")))
         assert [line["pid"] for line in node.events("mps-control-adopted")] == [control]
         assert node.control() == control
@@ -212,9 +201,8 @@ def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsN
         assert other.ask("alloc 4096")["result"] == "CUDA_ERROR_LAUNCH_FAILED"
         wait_until(lambda: f"a fatal fault of {culprit.id}" in node.warnings(victim))
         assert "Restart the container" in node.warnings(victim)
-    again = node.bundle()
-    with again.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with node.bundle().started():
+        pass
 
 
 def test_shared_memory_is_bounded_the_cards_and_gone_with_its_containers(node: MpsNode) -> None:
@@ -222,8 +210,7 @@ def test_shared_memory_is_bounded_the_cards_and_gone_with_its_containers(node: M
         return Path(f"/proc/{pid}/root/dev/shm")
 
     bundle = node.bundle()
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started():
         inner, control = shared(node.pid(bundle)), node.control()
         assert inner.stat().st_dev == shared(control).stat().st_dev
         size, memory = os.statvfs(inner), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -235,8 +222,7 @@ def test_shared_memory_is_bounded_the_cards_and_gone_with_its_containers(node: M
 
 def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:
     bundle = node.bundle()
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         before = node.control()
         wait_until(lambda: node.mps(bundle)["server_state"] == "ACTIVE")
@@ -247,19 +233,18 @@ def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:
         (socket,) = (node.stack.root / "run" / "mps").glob("*/p/control")
         inner = Path(f"/proc/{node.pid(bundle)}/root/.gpushare/tenant/pipes/control")
         assert inner.stat().st_ino == socket.stat().st_ino
-        with node.bundle().run() as other:
-            assert other.start()["code"] == 0
+        with node.bundle().started():
+            pass
 
 
 @pytest.mark.parametrize("action", ["warn", "kill"])
 def test_a_process_that_bypasses_the_server_is_named_and_acted_on(
     stopped: MpsNode, action: str
 ) -> None:
-    stopped.configure(audit={"over_quota": action})
-    stopped.start()
+    stopped.stack.configure(audit={"over_quota": action})
+    stopped.stack.start_daemon()
     bundle = stopped.bundle(WITHOUT_ENVIRONMENT)
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         wait_until(lambda: bool(stopped.events("tenant-bypasses-mps")))
         (found,) = stopped.events("tenant-bypasses-mps")
@@ -277,35 +262,22 @@ def test_a_server_of_somebody_else_keeps_containers_off_the_card(stopped: MpsNod
         client = stack.enter_context(other.client().started("tenant.py"))
         assert client.ask("init") == client.ask("context") == 0
         (server,) = other.command("get_server_list")
-        stopped.start()
+        stopped.stack.start_daemon()
         wait_until(lambda: any(server in text for text in stopped.client.status()["warnings"]))
-        with stopped.bundle().run() as refused:
-            assert refused.wait() != 0
-            assert f"did not start uses it (process {server})" in refused.errors
+        assert f"did not start uses it (process {server})" in stopped.bundle().refusal()
         assert not stopped.events("mps-control-started")
 
 
 def test_without_trust_a_second_container_of_a_user_is_refused(node: MpsNode) -> None:
-    node.configure(cards={"0": {"backend": "mps"}})
-    assert node.client.reload() == ["cards"]
-    with node.bundle().run() as tenant:
-        assert tenant.start()["code"] == 0
-        with node.bundle().run() as refused:
-            assert refused.wait() != 0
-            assert "has host uid 0; without mps_trusted, it takes one" in refused.errors
+    node.stack.configure(cards={"0": {"backend": "mps"}})
+    with node.bundle().started():
+        assert "has host uid 0; without mps_trusted, it takes one" in node.bundle().refusal()
 
 
 def test_verify_proves_it(node: MpsNode) -> None:
     node.stack.start_containerd()
-    done = subprocess.run(
-        [*node.stack.cli, "verify", "--mps", "--runtime", "containerd", "--json"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=node.stack.environment,
-        timeout=300,
-    )
-    checks = json.loads(done.stdout)
+    words = ("verify", "--mps", "--runtime", "containerd", "--json")
+    checks = json.loads(node.stack.gpushare(*words, check=False).stdout)
     assert [check for check in checks if not check["passed"]] == []
     assert any("clients of the card's MPS server" in check["claim"] for check in checks)
 

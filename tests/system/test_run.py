@@ -37,14 +37,7 @@ def run(stack: Stack, *words: str, before: Sequence[str] = ()) -> subprocess.Com
 
 
 def names(stack: Stack) -> list[str]:
-    found = subprocess.run(
-        [*stack.cli, "ps", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=stack.environment,
-    )
-    return [tenant["name"] for tenant in json.loads(found.stdout)]
+    return [tenant["name"] for tenant in stack.shown("ps")]
 
 
 @contextmanager

@@ -35,8 +35,7 @@ def made(stack: Stack, args: Sequence[str], files: dict[str, bytes] | None = Non
 def neighbour(stack: Stack) -> Iterator[None]:
     """Have another container at work, that is as it was at the end of the block."""
     bundle = made(stack, (PROGRAM,))
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         yield
         found = bundle.tenant
@@ -141,8 +140,7 @@ def test_memory_of_another_card_counts_there_and_freezes_the_container(taker: by
             files={**BUSYBOX, "/bin/taker": taker},
         )
         before = stack.client.cards()[1]["available_bytes"]
-        with bundle.run() as tenant:
-            assert tenant.start()["code"] == 0
+        with bundle.started() as tenant:
             wait_until(lambda: steps(bundle) == ["warned", "frozen"])
             card = stack.client.cards()[1]
             assert card["available_bytes"] <= before - 6 * GIB

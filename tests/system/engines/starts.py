@@ -76,9 +76,7 @@ def killed_after(stack: Stack, bound: int) -> Iterator[None]:
     def restart() -> None:
         while not over.is_set() and _bound(log) < before + bound:
             time.sleep(0.02)
-        assert stack.daemon is not None
-        stack.daemon.process.kill()
-        stack.daemon.process.wait()
+        stack.end_daemon()
         stack.start_daemon()
 
     thread = threading.Thread(target=restart)

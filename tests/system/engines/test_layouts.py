@@ -42,8 +42,7 @@ def test_a_quota_is_enforced_and_a_container_paused_and_frozen(
         stack.start_daemon()
         client = Client(stack.socket)
         bundle = Bundle(stack, quota={"memory": "4GiB"})
-        with bundle.run() as tenant:
-            assert tenant.start()["code"] == 0
+        with bundle.started() as tenant:
             assert tenant.ask("info")["total"] == 4 * GIB
             assert tenant.ask(f"alloc {4 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
             state = json.loads(bundle.call("state").stdout)
@@ -69,8 +68,7 @@ def assert_a_bypass_is_frozen(stack: Stack) -> None:
     wait_until(lambda: '"context-size-measured"' in log.read_text())
     args = (PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
     bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
         wait_until(lambda: [one["by"] for one in client.tenants()[0]["interventions"]] == ["audit"])
         assert '"paused"' in bundle.call("state").stdout

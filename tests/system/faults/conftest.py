@@ -29,13 +29,6 @@ def place(binds: str) -> Iterator[RuntimeNamespace]:
         made.close()
 
 
-def kill(place: RuntimeNamespace) -> None:
-    """End the daemon as the out-of-memory killer does."""
-    assert place.stack.daemon is not None
-    place.stack.daemon.process.kill()
-    place.stack.daemon.process.wait()
-
-
 def events(place: RuntimeNamespace, name: str) -> list[dict[str, object]]:
     """Return the lines of the log about `name`."""
     return [line for line in place.log_lines() if line["event"] == name]

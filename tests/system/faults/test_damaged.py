@@ -10,7 +10,7 @@ import pytest
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
-from .conftest import events, kill
+from .conftest import events
 from .neighbour import QUOTA_BYTES, working
 
 _ALLOCATED_BYTES = 38 * GIB  # by the neighbour, again and again
@@ -31,7 +31,7 @@ def test_a_container_without_ledger_and_copy_keeps_its_memory_until_it_is_starte
 ) -> None:
     with working(place) as neighbour:
         [row] = place.rows()
-        kill(place)
+        place.stack.end_daemon()
         zeroed(place.stack.root / "run" / "ledger")
         (place.stack.root / "run" / "copies" / row["key"]).write_bytes(b"damaged too")
         place.stack.start_daemon()
@@ -44,7 +44,7 @@ def test_a_container_without_ledger_and_copy_keeps_its_memory_until_it_is_starte
         assert row["key"] in str(lost["reason"])
         other = RuntimeContainer(place, "runc", quota={"memory": "1GiB"})
         assert "start them again" in other.try_to_run()
-    kill(place)
+    place.stack.end_daemon()
     (place.stack.root / "run" / "integrity-lost").unlink()
     place.stack.start_daemon()
     place.assert_empty()

@@ -14,7 +14,6 @@ from tests.stack import Stack
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
-from .conftest import kill
 from .neighbour import QUOTA_BYTES, working
 
 _NO_SPACE = "no reservation can be recorded there; running containers keep theirs"
@@ -71,7 +70,7 @@ def test_with_run_dir_full_running_tenants_stay_limited_and_new_ones_are_refused
             assert plain.try_to_run() == ""
             assert place.allocated() == QUOTA_BYTES + GIB
             neighbour.assert_undisturbed()
-            kill(place)
+            place.stack.end_daemon()
             place.stack.start_daemon()
         exits.remove()
         filler.unlink()

@@ -38,7 +38,7 @@ class MachineWithFaults:
 
     @property
     def client(self) -> Client:
-        return Client(self.stack.socket)
+        return self.stack.client
 
     @property
     def daemon_pid(self) -> int:
@@ -74,25 +74,15 @@ class MachineWithFaults:
     def allocated(self) -> list[int]:
         return [card["allocated_bytes"] for card in self.client.cards()]
 
-    def bundle(self, card: int, memory: str = "10GiB") -> Bundle:
+    def bundle(self, card: int) -> Bundle:
         """Return a container on a card, of which its program sees no other."""
-        quota = {"memory": memory, "devices": str(card)}
+        quota = {"memory": "10GiB", "devices": str(card)}
         return Bundle(self.stack, quota=quota, args=(image.PROGRAM,))
 
-    def refusal(self, card: int, memory: str = "10GiB") -> str:
-        """Return why a container does not start on a card; "" where it does."""
-        bundle = self.bundle(card, memory)
-        with bundle.run() as tenant:
-            with suppress(Exception):  # it ends before its first word
-                if tenant.start()["code"] == 0:
-                    return ""
-            assert tenant.wait() != 0
-            return tenant.errors
-
-    def can_start(self, card: int) -> bool:
-        started = self.refusal(card) == ""
+    def assert_starts(self, card: int) -> None:
+        with self.bundle(card).started():
+            pass
         wait_until(lambda: len(self.client.tenants()) == CARDS)
-        return started
 
 
 def work(tenant: ProbeTenant) -> None:
@@ -120,9 +110,8 @@ def tenants(machine: MachineWithFaults) -> Iterator[list[ProbeTenant]]:
         simulator.fail(machine.device, card)
     wait_until(machine.is_well)
     bundles = [machine.bundle(card) for card in range(CARDS)]
-    with bundles[0].run() as first, bundles[1].run() as second:
+    with bundles[0].started() as first, bundles[1].started() as second:
         for tenant in (first, second):
-            assert tenant.start()["code"] == 0
             work(tenant)
         assert machine.allocated() == [QUOTA_BYTES] * CARDS
         yield [first, second]
@@ -153,7 +142,7 @@ def test_a_driver_that_is_about_to_be_unloaded_is_held_by_no_process(
     setting = NodeSetting(value="yes", source="node label x")
     machine.client.set_node_setting(RELEASED, setting)
     wait_until(lambda: not machine.worker())
-    assert "about to be unloaded (node label x)" in machine.refusal(0)
+    assert "about to be unloaded (node label x)" in machine.bundle(0).refusal()
     machine.client.set_node_setting(RELEASED, None)
     wait_until(lambda: machine.worker() != 0 and machine.is_well())
 
@@ -167,8 +156,8 @@ def test_a_hung_driver_delays_nothing(
     wait_until(lambda: "is not responding" in machine.warnings())
     for tenant in tenants:
         work(tenant)
-    assert machine.can_start(0)
-    assert machine.can_start(1)
+    machine.assert_starts(0)
+    machine.assert_starts(1)
     assert sum(machine.allocated()) == 2 * QUOTA_BYTES
     # One that hangs for long is ended, and another one is tried, which hangs as well.
     first = machine.worker()
@@ -197,13 +186,13 @@ def test_a_card_that_fell_off_the_bus_frees_nothing(
     assert "card 0 (H200) is unhealthy: XID 79" in machine.warnings()
     assert "tenants that keep their allocations: 1" in machine.warnings()
     assert machine.allocated() == [QUOTA_BYTES] * 2
-    assert LOST in machine.refusal(0)
-    assert machine.can_start(1)
+    assert LOST in machine.bundle(0).refusal()
+    machine.assert_starts(1)
     simulator.fail(machine.device, 0)
     wait_until(machine.is_well)
     # What it held when the card was lost is on its account until it frees it.
     assert lost.ask("free")["code"] == 0
-    assert machine.can_start(0)
+    machine.assert_starts(0)
     said = machine.events("card-unhealthy", "card-recovered")[before:]
     assert [line["event"] for line in said] == ["card-unhealthy", "card-recovered"]
     [xid] = [line for line in machine.events("card-xid-reported") if line["xid"] == 79]
@@ -215,12 +204,10 @@ def test_the_worker_ends_with_the_daemon_and_a_driver_that_hangs_comes_late(
     machine: MachineWithFaults, tenants: list[ProbeTenant]
 ) -> None:
     """A daemon that is killed and started again while the driver hangs: tenants go on."""
-    assert machine.stack.daemon is not None
     simulator.fail(machine.device, nvml_hangs=1)
     wait_until(lambda: "is not responding" in machine.warnings())
     worker = machine.worker()
-    machine.stack.daemon.process.kill()
-    machine.stack.daemon.process.wait()
+    machine.stack.end_daemon()
     wait_until(lambda: not Path(f"/proc/{worker}").exists())
     machine.stack.start_daemon()
     for tenant in tenants:
@@ -228,4 +215,4 @@ def test_the_worker_ends_with_the_daemon_and_a_driver_that_hangs_comes_late(
     assert "no driver" in machine.warnings()
     simulator.fail(machine.device)
     wait_until(lambda: machine.client.status()["cards"] == CARDS)
-    assert machine.can_start(0)
+    machine.assert_starts(0)

@@ -16,7 +16,7 @@ import pytest
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
-from .conftest import events, in_own_mounts, kill
+from .conftest import events, in_own_mounts
 from .neighbour import QUOTA_BYTES, working
 
 IDLE = ("/bin/busybox", "sleep", "1000")
@@ -47,7 +47,7 @@ def test_a_process_with_a_reused_pid_is_not_taken_for_the_tenant(place: RuntimeN
         assert container.create() == 0
         row = container.row()
         assert row is not None
-        kill(place)
+        place.stack.end_daemon()
         os.kill(row["pid"], signal.SIGKILL)
         container.remove()
         wait_until(lambda: not Path(f"/proc/{row['pid']}").exists())
@@ -68,7 +68,7 @@ def test_after_a_reboot_nothing_earlier_is_reserved_or_mounted(place: RuntimeNam
     assert container.create() == 0
     assert place.allocated() == 4 * GIB
     pid = container.pid()
-    kill(place)
+    place.stack.end_daemon()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     for mount in place.mounts():

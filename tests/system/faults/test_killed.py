@@ -24,7 +24,7 @@ from tests.system.hostile.container import (
 from tests.system.hostile.cut import NOWHERE, sample, watched
 from tests.system.waiting import wait_until
 
-from .conftest import events, kill
+from .conftest import events
 from .neighbour import QUOTA_BYTES, working
 
 #: Of two that have it beside the neighbour, one was given what was allocated to the other.
@@ -173,7 +173,7 @@ def test_a_reservation_of_a_runtime_that_died_with_the_daemon_is_released_at_onc
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as maker:
         wait_until(runs.exists)
         assert [row["state"] for row in place.rows()] == ["reserved"]
-        kill(place)
+        place.stack.end_daemon()
         os.killpg(maker.pid, signal.SIGKILL)
     place.stack.start_daemon()
     place.assert_empty()

@@ -82,10 +82,7 @@ def test_a_stopped_daemon_delays_only_gpu_requests_and_briefly(
 def test_a_container_waits_for_a_daemon_that_was_killed(place: RuntimeNamespace) -> None:
     """As beside a service manager without a socket unit: it leaves its socket behind."""
     container = RuntimeContainer(place, "runc")
-    daemon = place.stack.daemon
-    assert daemon is not None
-    daemon.process.kill()
-    daemon.process.wait()
+    place.stack.end_daemon()
     with container.run() as tenant:
         place.stack.start_daemon()
         assert tenant.start()["code"] == 0, tenant.errors

@@ -57,8 +57,7 @@ def python(prefix: str) -> list[str]:
 def victim(stack: Stack) -> Iterator[str]:
     """Another's container, which the callers query; it is unchanged afterwards."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         before = Client(stack.socket).tenant(bundle.id)
         yield bundle.id
         after = Client(stack.socket).tenant(bundle.id)

@@ -94,9 +94,7 @@ def test_a_tenant_that_holds_leases_and_locks_does_not_hold_a_new_daemon_up(
     with attacking(own, "runc", attack, "hold") as said:
         assert said.readline() == "ready\n"
         for _ in range(2):
-            assert own.stack.daemon is not None
-            own.stack.daemon.process.kill()
-            own.stack.daemon.process.wait()
+            own.stack.end_daemon()
             # Without a daemon no other process has the files open: the moment for a lease.
             alone = time.monotonic_ns()
             tried = 0

@@ -159,7 +159,7 @@ def test_a_scheduler_that_is_killed_is_started_again_and_shares_hold(three: Thre
 def test_a_daemon_that_is_killed_leaves_the_scheduler_at_work(three: Three) -> None:
     place = three.place
     before = scheduler(place.stack)
-    kill_daemon(place)
+    place.stack.end_daemon()
     three.assert_hold()
     place.stack.start_daemon()
     three.assert_hold()
@@ -170,7 +170,7 @@ def test_with_both_dead_each_holds_itself_to_its_share_and_online_is_exempt(
     three: Three,
 ) -> None:
     place = three.place
-    kill_daemon(place)
+    place.stack.end_daemon()
     os.kill(scheduler(place.stack), signal.SIGKILL)
     wait_until(lambda: scheduler(place.stack) == 0 and not three.are_kept())
     fixed, offline, online = place.parts(*three.all)
@@ -181,9 +181,3 @@ def test_with_both_dead_each_holds_itself_to_its_share_and_online_is_exempt(
     place.stack.start_daemon()
     wait_until(three.are_kept)
     three.assert_hold()
-
-
-def kill_daemon(place: SharedCardStack) -> None:
-    assert place.stack.daemon is not None
-    place.stack.daemon.process.kill()
-    place.stack.daemon.process.wait()
