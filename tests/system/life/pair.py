@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -196,10 +195,3 @@ def script_with(words: str) -> tuple[str, ...]:
 
 #: For a case about `create`, after which the launcher may have bound the container.
 CREATED = pytest.mark.parametrize("course", CREATED_COURSES, indirect=True, ids=str)
-
-
-def process_of(pid_file: Path) -> int:
-    """Return the process that a runtime has noted."""
-    pid = int(pid_file.read_text())
-    os.kill(pid, 0)
-    return pid

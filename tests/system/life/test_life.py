@@ -7,32 +7,16 @@ Also where the launcher is the runtime's parent, at `create`.
 from __future__ import annotations
 
 import array
-import ctypes
 import os
-import signal
 import socket
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.system.low_level import CallOutcome
-from tests.system.waiting import wait_until
 
-from .pair import CREATED, Life, RuntimePair, process_of, script_with
+from .pair import CREATED, Life, RuntimePair, script_with
 
 SLEEP = ("sleep", "1000")
-#: A hook of the bundle's own that says it is there, and waits to be let go.
-WAITS = """#!/bin/sh
-cat >/dev/null
-echo "$PPID" >"$OUT.part"
-mv "$OUT.part" "$OUT"
-exec >/dev/null 2>&1 <&-
-while [ -e "$OUT" ]; do sleep 0.02; done
-"""
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.mark.gate
@@ -61,33 +45,6 @@ def test_a_whole_life(pair: RuntimePair) -> None:
 
     statuses = [bool(answer.status) for answer in pair.same(script)]
     assert statuses == [False] * 4 + [True] + [False] * 2 + [True] + [False] * 3 + [True]
-
-
-def test_signals_are_forwarded_in_the_foreground(pair: RuntimePair) -> None:
-    trap = "trap 'exit 9' TERM; trap 'echo hup' HUP; echo ready; while :; do sleep 0.1; done"
-
-    def script(life: Life) -> tuple[int, bytes]:
-        life.bundle("sh", "-c", trap)
-        words = life.runtime.argv("run", "--bundle", str(life.path), life.id)
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            # crun takes them only once its container runs; before that they would end it.
-            wait_until(lambda: _takes(process.pid, signal.SIGHUP))
-            process.send_signal(signal.SIGHUP)
-            said = process.stdout.readline()
-            process.send_signal(signal.SIGTERM)
-        life.traces()
-        return process.returncode, said
-
-    assert pair.same(script) == (9, b"hup\n")
-
-
-def _takes(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a signal of that number handled, or blocked to read it."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    masks = dict(line.split(":\t") for line in lines if line.startswith(("SigBlk", "SigCgt")))
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
 
 
 @pytest.mark.gate
@@ -162,91 +119,6 @@ def _until_gone(terminal: int) -> str:
         said += part
     lines = said.decode().splitlines()
     return "\n".join(line for line in lines if line and line != "hello")
-
-
-class Waiting:
-    """A runtime in the middle of `create`, in one of its hooks."""
-
-    def __init__(self, life: Life, before: tuple[str, ...] = ()) -> None:
-        self.life = life
-        self.note = life.folder / "in-hook"
-        self.note.unlink(missing_ok=True)
-        life.bundle(*SLEEP)
-        hook = life.path / "waits.sh"
-        hook.write_text(WAITS.replace("$OUT", str(self.note)))
-        hook.chmod(0o755)
-        life.bundle(*SLEEP, hooks={"createRuntime": [{"path": str(hook)}]})
-        words = ("create", "--bundle", str(life.path), "--pid-file", str(life.pid_file), life.id)
-        self.process = subprocess.Popen(
-            life.runtime.argv(*words, before=before),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        wait_until(self.note.exists)
-        self.runtime = int(self.note.read_text())
-
-    def end(self) -> None:
-        """Leave nothing that runs."""
-        self.note.unlink(missing_ok=True)
-        self.process.kill()
-        self.process.wait()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
-@pytest.mark.gate
-@CREATED
-def test_its_parents_death_is_its_own(pair: RuntimePair) -> None:
-    """As containerd's shim and podman's conmon have it: PR_SET_PDEATHSIG of what they start."""
-
-    def script(life: Life) -> bool:
-        waiting = Waiting(life, before=_dying_with("sh"))
-        try:
-            runtime = waiting.runtime
-            waiting.process.kill()  # the parent of what is the runtime to it
-            waiting.process.wait()
-            wait_until(lambda: not _is_alive(runtime))
-            return True
-        finally:
-            waiting.end()
-            life.call("delete", "--force", life.id)
-
-    assert pair.same(script)
-
-
-def _dying_with(shell: str) -> tuple[str, ...]:
-    """Return a program that starts the rest of its arguments as a child that dies with it."""
-    return (shell, "-c", 'setpriv --pdeathsig KILL "$@"; exit $?', shell)
-
-
-@pytest.fixture
-def subreaper() -> Iterator[None]:
-    """This process adopts, as a shim does, what its children leave behind."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    yield
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-@CREATED
-@pytest.mark.usefixtures("subreaper")
-def test_the_init_is_its_subreapers_child(pair: RuntimePair) -> None:
-    """And not reaped: the shim has its exit status."""
-
-    def script(life: Life) -> int:
-        life.bundle("sh", "-c", "exit 23")
-        assert life.create().status == 0, life.said()
-        init = process_of(life.pid_file)
-        life.call("start", life.id)
-        _, status = os.waitpid(init, 0)
-        return os.waitstatus_to_exitcode(status)
-
-    assert pair.same(script) == 23
 
 
 @CREATED
