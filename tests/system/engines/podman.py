@@ -49,7 +49,7 @@ class Podman:
     def call(self, *words: str, runtime: str = "gpushare") -> Done:
         """Run a command of podman's with `runtime`, a name or a path; nothing is asserted."""
         return subprocess.run(
-            [*self._argv(), f"--runtime={runtime}", *words],
+            [*self.argv(), f"--runtime={runtime}", *words],
             check=False,
             capture_output=True,
             text=True,
@@ -76,7 +76,7 @@ class Podman:
     def remove(self, name: str) -> None:
         self.call("rm", "--force", "--time=0", name)
 
-    def _argv(self) -> list[str]:
+    def argv(self) -> list[str]:
         words = [f"--root={self.root}/storage", "--cgroup-manager=cgroupfs"]
         words += ["--events-backend=file"]
         return self.stage.argv("podman", "--storage-driver=overlay", *words)

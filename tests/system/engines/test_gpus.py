@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from gpushare.verify import image
 from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13, HOST, Distribution
 
 from .gpus import RAN, EngineClient, assert_untouched, inside, stand_in
+from .podman import Podman
 
 GIB = 1 << 30
 WHOLE = 139 * GIB
@@ -66,7 +66,8 @@ def engine(way: GpuRequest) -> Iterator[EngineClient]:
             stand_in(stack)
         stack.start_daemon()
         if way.engine == "podman":
-            yield podman(stack)
+            argv = [*Podman(stack).argv(), "--runtime=gpushare"]
+            yield EngineClient(stack, argv, ("--network=none", f"--cgroup-parent=/{stack.cgroup}"))
             return
         (stack.root / "daemon.json").write_text(json.dumps({"features": {"cdi": way.is_cdi}}))
         stack.start_containerd().prepare(stack.installation.probe)
@@ -100,39 +101,6 @@ def specify(stack: Stack) -> None:
         chmod 755 {CDI_HOOK}
         """,
     )
-
-
-def podman(stack: Stack) -> EngineClient:
-    # An overlay on the place's own would need its /dev; raising a limit needs CAP_SYS_RESOURCE.
-    storage = ("--root", f"{stack.root}/podman", "--runroot", f"{stack.root}/podman-run")
-    made = EngineClient(
-        stack,
-        argv=(
-            "podman",
-            *storage,
-            "--storage-driver",
-            "vfs",
-            "--events-backend",
-            "file",
-            "--cgroup-manager",
-            "cgroupfs",
-            "--runtime",
-            str(stack.installation.launcher),
-        ),
-        options=(
-            "--network",
-            "none",
-            "--cgroup-parent",
-            f"/{stack.cgroup}",
-            "--ulimit",
-            "nofile=1024:1024",
-            "--ulimit",
-            "nproc=1000:1000",
-        ),
-    )
-    loaded = made.call("load", data=image.build(stack.installation.probe))
-    assert loaded.returncode == 0, loaded.stderr.decode()
-    return made
 
 
 @pytest.mark.gate

@@ -72,35 +72,41 @@ def docker_info(runtimes: dict[str, Any], default: str = "runc", **more: object)
     return json.dumps({"Runtimes": runtimes, "DefaultRuntime": default, **more})
 
 
+OURS = RuntimeReport(True, True, LAUNCHER)
+PODMAN = {"host": {"ociRuntime": {"name": "gpushare", "path": str(LAUNCHER)}}}
+
+
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("ask", "program", "said", "found"),
     [
-        (docker_info({"runc": {"path": "runc"}}), RuntimeReport(False, False)),
-        (
-            docker_info({"gpushare": {"path": str(LAUNCHER)}}, "gpushare"),
-            RuntimeReport(True, True, LAUNCHER),
-        ),
-        (
-            docker_info({}, "", ServerErrors=["Cannot connect to the Docker daemon"]),
-            RuntimeReport(
-                None, reason="docker is not responding: Cannot connect to the Docker daemon"
-            ),
-        ),
+        ("docker", "docker", docker_info({"runc": {"path": "runc"}}), RuntimeReport(False, False)),
+        ("docker", "docker", docker_info({"gpushare": {"path": str(LAUNCHER)}}, "gpushare"), OURS),
+        ("containerd", "crictl", json.dumps(CRI), RuntimeReport(True, False, LAUNCHER)),
+        ("crio", "crio", CRIO, OURS),
+        ("podman", "podman", json.dumps(PODMAN), OURS),
     ],
 )
-def test_docker_is_queried_with_docker_info(
-    programs: FakePrograms, tmp_path: Path, said: str, found: RuntimeReport
+def test_each_engine_is_asked_for_its_runtimes(
+    programs: FakePrograms, tmp_path: Path, ask: str, program: str, said: str, found: RuntimeReport
 ) -> None:
-    programs.say("docker", said)
-    assert query.query_docker(place(tmp_path)) == found
-
-
-def test_containerd_is_queried_with_crictl(programs: FakePrograms, tmp_path: Path) -> None:
+    programs.say(program, said)
     there = place(tmp_path, socket=Path("/run/x.sock"))
-    programs.say("crictl", json.dumps(CRI))
-    assert query.query_containerd(there) == RuntimeReport(True, False, LAUNCHER)
-    programs.say("crictl", json.dumps({"config": {"containerd": {"runtimes": {"runc": {}}}}}))
-    assert query.query_containerd(there).known is False
+    assert getattr(query, f"query_{ask}")(there) == found
+
+
+@pytest.mark.parametrize(
+    ("ask", "said", "fault", "known"),
+    [
+        ("docker", docker_info({}, "", ServerErrors=["Cannot connect"]), {}, None),
+        ("crio", "", {"code": 1, "error": "connection refused"}, None),
+        ("podman", "", {"code": 125, "error": 'Error: OCI runtime "gpushare" not found'}, False),
+    ],
+)
+def test_an_engine_that_refuses_may_say_that_it_does_not_know_it(
+    programs: FakePrograms, tmp_path: Path, ask: str, said: str, fault: Any, known: bool | None
+) -> None:
+    programs.say(ask, said, **fault)
+    assert getattr(query, f"query_{ask}")(place(tmp_path)).known is known
 
 
 def test_a_containerd_older_than_its_file_has_not_read_it(
@@ -116,22 +122,6 @@ def test_a_containerd_older_than_its_file_has_not_read_it(
         assert query.query_containerd(there).known is found
     monkeypatch.setattr(query, "find_processes", lambda _: [])
     assert query.query_containerd(there).reason == "containerd is not running"
-
-
-def test_crio_is_queried_for_its_configuration(programs: FakePrograms, tmp_path: Path) -> None:
-    programs.say("crio", CRIO)
-    assert query.query_crio(place(tmp_path)) == RuntimeReport(True, True, LAUNCHER)
-    programs.say("crio", "", code=1, error="connection refused")
-    assert query.query_crio(place(tmp_path)).known is None
-
-
-def test_podman_is_queried_for_the_runtime(programs: FakePrograms, tmp_path: Path) -> None:
-    info = {"host": {"ociRuntime": {"name": "gpushare", "path": str(LAUNCHER)}}}
-    programs.say("podman", json.dumps(info))
-    assert query.query_podman(place(tmp_path)) == RuntimeReport(True, True, LAUNCHER)
-    refusal = 'Error: default OCI runtime "gpushare" not found: invalid argument'
-    programs.say("podman", "", code=125, error=refusal)
-    assert query.query_podman(place(tmp_path)).known is False
 
 
 def _handler() -> str:
