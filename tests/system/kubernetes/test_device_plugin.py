@@ -206,17 +206,6 @@ def test_a_card_without_a_free_tenant_has_nothing_for_the_scheduler(
     wait_until(lambda: kubelet.available(RESOURCE) == 3)
 
 
-def test_a_card_without_compute_hides_nothing_of_the_others(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    registered(plugin, kubelet)
-    kubelet.admit(RESOURCE, 3)
-    first, second = cards(4, 4)
-    asked_again(plugin, replace(first, cores_left=0), second)
-    wait_until(lambda: kubelet.available(RESOURCE) == 4)
-    assert {device.partition(".")[0] for device in kubelet.admit(RESOURCE, 1).devices} == {B}
-
-
 def test_a_card_that_grows_while_it_has_nothing_free_is_listed_anew(
     plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
