@@ -53,21 +53,15 @@ def shown(screen: str) -> bool:
 
 
 @pytest.mark.usefixtures("daemon")
-def test_keys_move_fold_sort_and_filter(start: Start) -> None:
+def test_keys_arrive_one_by_one_and_together(start: Start) -> None:
     top = start()
     top.until(shown)
     top.press("down", " ")
     top.until(lambda screen: "▸ serve" in screen)
-    top.press("s")
-    top.until(lambda screen: "MEMORY▼" in screen)
     top.press("/", *"trai", "enter")
     top.until(lambda screen: "serve" not in screen and "train" in screen)
     top.press("esc")
     top.until(lambda screen: "serve" in screen)
-    top.press("?")
-    top.until(lambda screen: "PgUp" in screen and "train" not in screen)
-    top.press("x", "\x0c")
-    top.until(shown)
     top.press("enter")
     top.until(lambda screen: "CARD GPU" in screen and "the last 10 minutes" in screen)
     top.press("q")
