@@ -50,9 +50,8 @@ def cards() -> Iterator[str]:
     rows = []
     for capability, known in rules.ARCHITECTURES.items():
         last = f"{known.last}.x" if known.last else "goes on"
-        driver = str(known.last_driver) if known.last_driver else "goes on"
-        rows.append((cuda_text(capability), known.name, cuda_text(known.first), last, driver))
-    headings = ("compute capability", "name", "first CUDA", "last CUDA", "last driver branch")
+        rows.append((cuda_text(capability), known.name, cuda_text(known.first), last))
+    headings = ("compute capability", "name", "first CUDA", "last CUDA")
     yield from table(headings, rows)
     yield from ("## Formats of numbers", "")
     formats = [

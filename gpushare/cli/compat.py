@@ -11,10 +11,9 @@ import click
 from gpushare import compatibility, images
 from gpushare.cli import session as shared
 from gpushare.cli.text import count, printable
-from gpushare.client import DaemonUnreachable, UnknownTenant
+from gpushare.client import UnknownTenant
 from gpushare.compatibility import image as facts
 from gpushare.compatibility import rules
-from gpushare.compatibility import rules as drivers
 from gpushare.compatibility.rules import cuda_text, driver_text, parse_version
 from gpushare.errors import ExitStatus, UserError
 from gpushare.oci import cuda_compat as packages
@@ -24,90 +23,32 @@ from gpushare.oci.rootfs import OldKernelError, Rootfs
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.compatibility.model import ModelFormats
-    from gpushare.compatibility.rules import Version
     from gpushare.protocol.rows import CardRow, TenantStatus
 
 STATUS: Final = {"ok": 0, "warn": ExitStatus.DEGRADED, "refuse": ExitStatus.REFUSED}
-_ELSEWHERE: Final = "--driver 580.65.06 --cc 9.0"
 COLOURS: Final = {"ok": "green", "warn": "yellow", "refuse": "red"}
-
-
-def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any:
-    """Return the version or versions of an option."""
-    if isinstance(text, tuple):
-        return tuple(_version(_ctx, _parameter, one) for one in text)
-    if text is None:
-        return None
-    parsed = parse_version(text)
-    if parsed is None:
-        raise click.BadParameter(
-            f"{text!r} is not a version. Use, for example, 580.65.06, 12.4 or 7.0."
-        )
-    return parsed
 
 
 @shared.command("compat")
 @click.argument(
     "name", metavar="IMAGE|CONTAINER|PATH", shell_complete=shared.completes("files", "containers")
 )
-@click.option(
-    "--driver",
-    callback=_version,
-    metavar="VERSION",
-    help="Check for this driver instead, for example 550.54.15.",
-)
-@click.option("--cuda", callback=_version, metavar="VERSION", help="CUDA version of that driver.")
-@click.option(
-    "--cc",
-    callback=_version,
-    multiple=True,
-    metavar="VERSION",
-    help="Compute capability of a card, for example 7.0. Can be repeated.",
-)
-@click.option(
-    "--brand", default="", metavar="NAME", help="Brand of these cards: tesla, nvidia or geforce."
-)
 @shared.model_option
-def command(
-    session: Session,
-    name: str,
-    driver: Version | None,
-    cuda: Version | None,
-    cc: tuple[Version, ...],
-    brand: str,
-    model: ModelFormats,
-) -> None:
+def command(session: Session, name: str, model: ModelFormats) -> None:
     """Check whether an image runs on a driver and its cards.
 
-    A PATH begins with / or . and is a root directory or a bundle. Any other argument is a container
-    of gpushare, Docker or Podman, or an image that Docker or Podman has, whose layers are mounted:
-    this takes root. Nothing in the image is executed, and no link is followed out of it.
+    They are those of this machine. A PATH begins with / or . and is a root directory or a bundle.
+    Any other argument is a container of gpushare, Docker or Podman, or an image that Docker or
+    Podman has, whose layers are mounted: this takes root. Nothing in the image is executed, and no
+    link is followed out of it.
 
     The check covers the image's CUDA runtimes, its NVIDIA_REQUIRE_ variables, its cuda-compat, and
-    the data types on its command line. docs/reference/compatibility.md lists the rules. The check
-    is for this machine, unless --driver, --cuda or --cc describe another.
+    the data types on its command line. docs/reference/compatibility.md lists the rules.
 
     The exit status is 4 for a warning, and 3 if the image does not run.
     """
-    elsewhere = bool(driver or cuda or cc)
-    if brand and not elsewhere:
-        raise click.UsageError("--brand requires --driver, --cuda or --cc")
-    tenant = None
-    if elsewhere:
-        cards = tuple(
-            rules.CardFacts("", capability, brand.lower(), _for_centres(brand)) for capability in cc
-        )
-        machine = rules.Machine(driver or (), cuda or drivers.newest_cuda(driver or ()), cards)
-        if not machine.cuda:
-            raise click.UsageError(
-                "the CUDA version of this driver is unknown. Add --cuda, as shown by nvidia-smi."
-            )
-    else:
-        try:
-            tenant = _tenant(session, name)
-            machine = _machine(session, tenant)
-        except DaemonUnreachable as error:
-            raise DaemonUnreachable(f"{error}. Or describe a machine: {_ELSEWHERE}") from error
+    tenant = _tenant(session, name)
+    machine = _machine(session, tenant)
     session.progress(f"reading {name}")
     with images.open_image(name, tenant["pid"] if tenant is not None else 0) as target:
         image, note = _look(target)
@@ -145,8 +86,7 @@ def _machine(session: Session, tenant: TenantStatus | None) -> rules.Machine:
     status = session.client.status()
     if not status["driver_version"]:
         raise UserError(
-            "gpushared has no driver to check against. Run gpushare doctor, or describe a machine: "
-            f"{_ELSEWHERE}"
+            "gpushared has no driver to check against. To find the cause, run gpushare doctor."
         )
     own = None if tenant is None else {card["index"] for card in tenant["cards"]}
     is_whole = tenant is not None and tenant["isolation"] == "exclusive"
@@ -170,10 +110,6 @@ def card_facts(card: CardRow) -> rules.CardFacts:
         card["brand"],
         datacenter=card["is_datacenter"],
     )
-
-
-def _for_centres(brand: str) -> bool | None:
-    return brand.lower() in {"tesla", "nvidia"} if brand else None
 
 
 def _look(target: images.ImageTarget) -> tuple[rules.Image, str]:

@@ -55,7 +55,6 @@ RULES: Final = {
     DISABLED: "NVIDIA_DISABLE_REQUIRE is set: the requirements of the image are ignored.",
     rules.DROPPED: "The runtime's toolkit no longer builds programs for the card.",
     rules.TOO_NEW: "The card is newer than the runtime's toolkit: programs need PTX.",
-    rules.DRIVER: "The driver no longer supports the card.",
     rules.PRECISION: "The program is configured to use a precision that the card does not have.",
     OTHER: "The image has another runtime, which programs with their own paths find first.",
     NO_RUNTIME: "No CUDA runtime was found: a statically linked one cannot be detected.",
@@ -74,7 +73,6 @@ def _findings(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:
     yield from _check_runtimes(image, machine)
     yield from rules.check_cuda_compat(image, machine)
     yield from _check_requirements(image, machine)
-    yield from rules.check_driver_support(machine)
     yield from rules.check_precisions(image, machine)
 
 

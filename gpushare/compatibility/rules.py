@@ -157,7 +157,6 @@ def _check_baseline(
 
 DROPPED = "card-dropped"
 TOO_NEW = "card-too-new"
-DRIVER = "driver-dropped-card"
 PRECISION = "precision"
 
 
@@ -191,22 +190,6 @@ def check_toolkit(runtime: Runtime, machine: Machine) -> Iterator[CompatibilityF
                 runtime=cuda,
                 capability=has,
                 first=first,
-            )
-
-
-def check_driver_support(machine: Machine) -> Iterator[CompatibilityFinding]:
-    """Yield the cards that the driver no longer supports."""
-    for capability, card, known in _distinct_cards(machine):
-        last = None if known is None else known.last_driver
-        if last is not None and machine.driver and machine.driver[0] > last:
-            driver = driver_text(machine.driver)
-            yield refuse(
-                DRIVER,
-                f"driver {driver} does not support {_name(card, known)} with compute capability "
-                f"{cuda_text(capability)}: the last branch that does is {last}",
-                f"keep a driver of branch {last}",
-                driver=driver,
-                last_branch=str(last),
             )
 
 
@@ -318,29 +301,27 @@ MOST_MAJORS_APART: Final = 1
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of cards: which toolkits make programs for it, and which drivers know it.
+    """A family of cards: which toolkits make programs for it.
 
-    `first` is the first toolkit, `last` the last major version of it, `last_driver` the last
-    branch; None: it goes on.
+    `first` is the first toolkit, `last` the last major version of it; None: it goes on.
     """
 
     name: str
     first: Version
     last: int | None = None
-    last_driver: int | None = None
 
 
 #: By compute capability.
 ARCHITECTURES: Final[Mapping[Version, Architecture]] = {
-    (3,): Architecture("Kepler", (6,), 10, 470),
-    (3, 5): Architecture("Kepler", (6,), 11, 470),
-    (3, 7): Architecture("Kepler", (6, 5), 11, 470),
-    (5,): Architecture("Maxwell", (6, 5), 12, 580),
-    (5, 2): Architecture("Maxwell", (6, 5), 12, 580),
-    (5, 3): Architecture("Maxwell", (6, 5), 12, 580),
-    (6,): Architecture("Pascal", (8,), 12, 580),
-    (6, 1): Architecture("Pascal", (8,), 12, 580),
-    (7,): Architecture("Volta", (9,), 12, 580),
+    (3,): Architecture("Kepler", (6,), 10),
+    (3, 5): Architecture("Kepler", (6,), 11),
+    (3, 7): Architecture("Kepler", (6, 5), 11),
+    (5,): Architecture("Maxwell", (6, 5), 12),
+    (5, 2): Architecture("Maxwell", (6, 5), 12),
+    (5, 3): Architecture("Maxwell", (6, 5), 12),
+    (6,): Architecture("Pascal", (8,), 12),
+    (6, 1): Architecture("Pascal", (8,), 12),
+    (7,): Architecture("Volta", (9,), 12),
     (7, 5): Architecture("Turing", (10,)),
     (8,): Architecture("Ampere", (11,)),
     (8, 6): Architecture("Ampere", (11, 1)),

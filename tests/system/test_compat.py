@@ -17,8 +17,8 @@ from tests.stack.bundle import Bundle
 CUDART = "usr/local/cuda/lib64/libcudart.so.14.0.1"
 
 
-def compat(stack: Stack, name: str, *words: str) -> tuple[int, dict[str, Any]]:
-    done = stack.gpushare("compat", name, "--json", *words, check=False)
+def compat(stack: Stack, name: str) -> tuple[int, dict[str, Any]]:
+    done = stack.gpushare("compat", name, "--json", check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -195,23 +195,18 @@ def test_the_formats_of_numbers_are_described_and_refuse_nothing(cli: Cli, tmp_p
         assert dtype in " ".join(alone.stdout.split())
         assert "quant_method=fp8" not in alone.stdout
         assert "quant_method=fp8 requests fp8" in with_model.stdout
-    path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1")
-    there = ("--driver", "550.54.15", "--cc", "7.0", "--model", str(tmp_path))
-    assert "config.json: quant_method=fp8 requests fp8" in cli("compat", path, *there).stdout
     assert cli("explain", "2", "--model", str(tmp_path)).exit_code == 2
 
 
-def test_it_judges_for_another_machine_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
-    path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1", args="vllm serve --dtype bfloat16")
-    result = cli("compat", path, "--driver", "550.54.15", "--cc", "7.0", "--brand", "Tesla")
-    assert "on driver 550.54.15 (CUDA 12.4), 1 card: a card (7.0), interposer\n" in result.output
-    assert "--dtype=bfloat16 requests bfloat16" in result.output
-    assert result.exit_code == 4
-    assert cli("compat", path, "--driver", "470.57.02").exit_code == 3
-    assert cli("compat", path, "--cuda", "12.4").exit_code == 0
-    assert "without a config.json" in cli("compat", f"{path}/rootfs", "--cuda", "12.4").output
-    assert cli("compat", path, "--cuda", "11.8", "--driver", "999.1").exit_code == 3
-    assert cli("compat", path, "--cuda", "13.0", "--cc", "8.0").exit_code == 0
+def test_the_formats_of_a_model_are_judged_by_this_machines_card(
+    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1")
+    daemon.answers["cards"] = rows({**CARD, "compute_capability": "7.0"})
+    told = cli("compat", path, "--model", str(tmp_path)).stdout
+    assert "config.json: quant_method=fp8 requests fp8" in told
+    assert "without a config.json" in cli("compat", f"{path}/rootfs").output
 
 
 def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(

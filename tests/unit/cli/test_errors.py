@@ -49,7 +49,6 @@ DAEMON: dict[str, tuple[str, ...]] = {
 }
 daemon_command = pytest.mark.parametrize("name", DAEMON)
 READS_FILE = {
-    "compat": ("./none", "--driver", "580.65.06", "--cc", "9.0"),
     "config show": ("--config", "none.yaml"),
     "convert": ("none.yaml", "--to", "gpushare"),
     "explain": ("./none.yaml",),

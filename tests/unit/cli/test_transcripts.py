@@ -405,8 +405,6 @@ def refused() -> Iterable[Scene]:
     """Yield scenes of options that contradict each other, of no card, and of a reload."""
     contradictions = (
         "audit",
-        "compat ./image --driver 999.1",
-        "compat ./image --brand tesla",
         "config show --namespace team --users",
         "convert - --to gpushare --in-place",
         "verify --mps --cores 30",

@@ -158,13 +158,6 @@ def test_a_toolkit_makes_programs_for_a_card_or_not(
     assert rules == ([] if expected is None else [expected])
 
 
-def test_a_driver_that_dropped_a_card_is_reported() -> None:
-    assert ill(evaluate_image(Image(), machine("590.44.01", V100))) == [
-        ("refuse", "driver-dropped-card")
-    ]
-    assert not ill(evaluate_image(Image(), machine("580.65.06", V100)))
-
-
 @pytest.mark.parametrize(
     ("name", "capability", "told"),
     [
