@@ -125,7 +125,7 @@ def command(
     idle        Containers that held memory and did not use their cards.
 
     The reports are made from the metrics history and the recorded events, also if gpushared does
-    not run; then, oom, compliance and idle require root.
+    not run; then, oom and compliance require root.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins so
     end = time.time() if until is None else until
     if since >= end:

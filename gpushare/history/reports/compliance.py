@@ -42,15 +42,6 @@ COMPLIANCE: Final = (
     ),
     ReportColumn("action", "Action", TEXT, "The strongest action of gpushared."),
     ReportColumn("end", "End", TEXT, "How it ended: cleared, killed, exited; empty: not yet."),
-    ReportColumn(
-        "warned", "Warned", COUNT, "Episodes with a warning.", combine=sum, grouped_only=True
-    ),
-    ReportColumn(
-        "frozen", "Frozen", COUNT, "Episodes with a freeze.", combine=sum, grouped_only=True
-    ),
-    ReportColumn(
-        "killed", "Killed", COUNT, "Episodes with a kill.", combine=sum, grouped_only=True
-    ),
 )
 
 #: What each event says was done, weakest first; "" says that it is over.
@@ -118,7 +109,6 @@ def compliance(source: ReportSource) -> Iterable[ReportRecord]:
                 "seconds": one.until - one.since,
                 "action": max(one.actions, key=_ACTIONS.index),
                 "end": one.end or None,
-                **{action: int(action in one.actions) for action in _ACTIONS[1:]},
             },
         )
 

@@ -67,7 +67,6 @@ OOM: Final = (
     ReportColumn(
         "exit_seconds", "Exit after", SECONDS, "Time until the container exited, within a minute."
     ),
-    ReportColumn("crashes", "Crashes", COUNT, "Of them, crashes.", combine=sum, grouped_only=True),
 )
 
 
@@ -79,7 +78,6 @@ class _Incident:
     first: float
     last: float
     refusals: float
-    crashed: bool = False
     exit_seconds: float | None = None
 
 
@@ -94,7 +92,7 @@ def oom(source: ReportSource) -> Iterable[ReportRecord]:
             after = exited - incident.last
             # The refusals of a sample happened at some time in it.
             if -_CRASH_SECONDS <= after <= _CRASH_SECONDS:
-                incident.exit_seconds, incident.crashed = max(0.0, after), True
+                incident.exit_seconds = max(0.0, after)
     return [_record(source, one) for one in sorted(incidents, key=lambda one: one.first)]
 
 
@@ -125,9 +123,9 @@ def _reported(source: ReportSource) -> Iterator[_Incident]:
         name, at, key, card = event["event"], event["time"], event["key"], event["card"]
         if name == _XID:
             text = f"XID {event['fields'].get('xid', '')}".strip()
-            yield _Incident("", card, text, at, at, 0.0, crashed=True)
+            yield _Incident("", card, text, at, at, 0.0)
         elif name == _KILLED:
-            yield _Incident(key, card, "killed", at, at, 0.0, crashed=True)
+            yield _Incident(key, card, "killed", at, at, 0.0)
         else:
             incident = last.get((key, card))
             if incident is None or at - incident.last > _TOGETHER_SECONDS:
@@ -162,7 +160,6 @@ def _record(source: ReportSource, incident: _Incident) -> ReportRecord:
             "quota_bytes": card.memory_bytes if card and not incident.key else quota,
             "card_used_bytes": _Memory(source, card, incident, "used_bytes").now,
             "exit_seconds": incident.exit_seconds,
-            "crashes": int(incident.crashed),
         },
     )
 

@@ -264,36 +264,14 @@ IDLE: Final = (
         "idle_gib_hours", "GiB hours", GIB_HOURS, "Memory that it held in that time.", combine=sum
     ),
     ReportColumn("held_bytes", "Held", BYTES, "The same memory, on average.", combine=sum),
-    ReportColumn(
-        "action", "Action", TEXT, "What gpushared did: the action of idle in gpushare.yaml."
-    ),
-    ReportColumn(
-        "noticed", "Noticed", COUNT, "How often gpushared acted or reported.", combine=sum
-    ),
 )
-
-#: What `tenant-idle-warned` and `tenant-idle-detected` have been followed by, in words.
-IDLE_EVENTS: Final = ("tenant-idle-detected", "tenant-idle-warned", "tenant-idle-action-failed")
-_ACTIONS: Final = {
-    "report": "reported",
-    "warn": "warned",
-    "pause": "paused",
-    "kick": "stopped",
-    "evict": "evicted",
-}
 
 
 def idle(source: ReportSource) -> Iterable[ReportRecord]:
     """Yield who held memory of a card and did nothing for long enough."""
-    acted: dict[str, list[str]] = {}
-    for event in source.read_events(IDLE_EVENTS):
-        action = str(event["fields"].get("action", ""))
-        done = f"{action} failed" if event["event"].endswith("failed") else _ACTIONS.get(action)
-        acted.setdefault(event["key"], []).append(done or action)
     for one in source.holdings:
         run = one.idle
-        actions = acted.get(one.key, [])
-        if run.longest < source.least_seconds and not actions:
+        if run.longest < source.least_seconds:
             continue
         held = one.idle_byte_seconds / run.total if run.total else None
         still = run.since if one.last >= source.end - GAP_SECONDS else None
@@ -306,8 +284,6 @@ def idle(source: ReportSource) -> Iterable[ReportRecord]:
                 "idle_since": still,
                 "idle_gib_hours": one.idle_byte_seconds / GIB / HOUR,
                 "held_bytes": held,
-                "action": actions[-1] if actions else None,
-                "noticed": len(actions),
             },
         )
 

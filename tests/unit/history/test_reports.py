@@ -15,7 +15,6 @@ from gpushare.history.reports import make_report
 from gpushare.history.reports.columns import ReportTable
 from gpushare.history.reports.compliance import COMPLIANCE_EVENTS
 from gpushare.history.reports.oom import OOM_EVENTS
-from gpushare.history.reports.usage import IDLE_EVENTS
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
 from gpushare.prices import Prices, Rate
@@ -152,7 +151,7 @@ def test_a_gap_is_neither_waste_nor_idle(tmp_path: Path) -> None:
     assert report.notes[0].startswith("There are no figures for 1 h")
 
 
-def test_idle_names_who_holds_memory_and_what_was_done(tmp_path: Path) -> None:
+def test_idle_names_who_holds_memory_and_does_nothing(tmp_path: Path) -> None:
     actors = [
         Actor("busy", steady(2, 20)),
         Actor("empty", steady(0, 0)),
@@ -161,21 +160,12 @@ def test_idle_names_who_holds_memory_and_what_was_done(tmp_path: Path) -> None:
         Actor("brief", lambda at: (1, 0 if at % HOUR < 900 else 10, 0)),
     ]
     record(tmp_path, actors, 8 * HOUR)
-    events = [
-        (2 * HOUR, "tenant-idle-detected", {"tenant": "is", "action": "report"}),
-        (3 * HOUR, "tenant-idle-warned", {"tenant": "is", "action": "pause"}),
-    ]
-    with read(tmp_path, 0, 8 * HOUR + 1, events) as source:
+    with read(tmp_path, 0, 8 * HOUR + 1) as source:
         has, was = rows(make_report("idle", source))
-    assert (has["container"], has["card"], has["action"], has["noticed"]) == (
-        "is",
-        "1",
-        "paused",
-        2,
-    )
+    assert (has["container"], has["card"]) == ("is", "1")
     assert has["longest_seconds"] == pytest.approx(7 * HOUR, abs=301)
     assert has["held_bytes"] == 3 * GIB
-    assert (was["container"], was["idle_since"], was["action"]) == ("was", None, None)
+    assert (was["container"], was["idle_since"]) == ("was", None)
     assert was["idle_seconds"] == pytest.approx(2 * HOUR, abs=301)
 
 
@@ -280,7 +270,7 @@ def test_oom_has_the_memory_before_a_refusal_and_a_crash(tmp_path: Path) -> None
     assert (xid["kind"], xid["container"], xid["quota_bytes"]) == ("XID 79", "late", 140 * GIB)
     assert (late["card"], late["used_now_bytes"], late["exit_seconds"]) == (None, 6 * GIB, None)
     assert (killed["container"], killed["kind"]) == ("other", "killed")
-    assert (summed["other"]["incidents"], summed["other"]["crashes"]) == (2, 1)
+    assert summed["other"]["incidents"] == 2
 
 
 def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
@@ -310,9 +300,9 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
     assert compute["seconds"] == 2100
     assert (unknown["container"], unknown["kind"]) == ("abc", "unallocated")
     assert (unknown["action"], unknown["end"]) == ("killed", "killed")
-    assert (by["train"]["episodes"], by["train"]["frozen"], by["train"]["seconds"]) == (2, 1, 900)
+    assert (by["train"]["episodes"], by["train"]["seconds"]) == (2, 900)
 
 
 def test_the_events_that_reports_read_are_kept() -> None:
-    read_events = {*COMPLIANCE_EVENTS, *IDLE_EVENTS, *OOM_EVENTS}
+    read_events = {*COMPLIANCE_EVENTS, *OOM_EVENTS}
     assert read_events <= KEPT.keys()
