@@ -266,10 +266,11 @@ def test_a_container_whose_record_a_full_disk_lost_stays_frozen_until_resumed(
     [warning] = tenant_status(record, full)["warnings"]
     assert "docker unpause" in warning
     assert warning.endswith("otherwise: gpushare resume train")
-    full.run_control.resume(record)
+    control = run_state.RunControl(full, full.freezer, full.audit, full.servers)
+    control.resume(record)
     assert [*found, group.frozen] == [True, False]
     with pytest.raises(CannotFreeze, match="neither paused nor frozen"):
-        full.run_control.resume(record)
+        control.resume(record)
 
 
 def test_a_pause_by_another_program_is_shown_as_long_as_it_lasts(
