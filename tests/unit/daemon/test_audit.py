@@ -27,10 +27,6 @@ from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import bound, opened
 
-#: Of 25 faults that were put into the judgement it finds nine, each within 900.
-LOOKS = 1_000
-
-
 OVER = 120 * GIB  # whatever becomes of its quota
 
 
@@ -40,6 +36,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon
     with fakes.node(tmp_path, driver) as node:
         driver.settle(node, monkeypatch)
         yield node
+
+
+def seen(card: BusyCard, looks: int) -> None:
+    for _ in range(looks):
+        card.look()
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def world(node: FakeDaemon) -> BusyCard:
 def test_no_sample_accuses_a_container_within_its_quota(
     world: BusyCard, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(LOOKS):
+    for _ in range(1_000):  # of 25 faults in the judgement it finds nine, each within 900
         world.look()
         assert world.done == []
     assert world.recorder.calls == []
@@ -70,15 +71,13 @@ def test_a_container_is_not_judged_by_claims_of_an_earlier_sample(
     """Its many claims are costly to read, so that most samples go without them."""
     monkeypatch.setattr(tenants, "COSTLY_SECONDS", -1.0)
     monkeypatch.setattr(tenants, "_PAUSE_TIMES", 1e9)
-    for _ in range(200):
-        world.look()
+    seen(world, 200)
     assert world.done == []
 
 
 def begin(world: BusyCard, looks: int = 60) -> BusyTenant:
     """Leave all tenants within their quotas for a while, and return the one that will exceed it."""
-    for _ in range(looks):
-        world.look()
+    seen(world, looks)
     assert world.done == []
     return world.tenants[0]
 
@@ -92,7 +91,7 @@ def apart(world: BusyCard, tenant: BusyTenant) -> BusyProcess:
 
 
 def until_frozen(
-    world: BusyCard, tenant: BusyTenant, looks: int, during: Callable[[], None]
+    world: BusyCard, tenant: BusyTenant, looks: int, during: Callable[[], None] = lambda: None
 ) -> int:
     """Return how many samples it took until `tenant` was frozen, and no other was touched."""
     for number in range(looks):
@@ -105,15 +104,11 @@ def until_frozen(
     raise AssertionError(f"not frozen in {looks} looks: {world.done}")
 
 
-def nothing() -> None:
-    pass
-
-
 def test_a_process_without_an_account_is_frozen(world: BusyCard) -> None:
     """The real library by its private path, a static program, `env -i`."""
     tenant = begin(world)
     world._has(apart(world, tenant), OVER)
-    until_frozen(world, tenant, 16, nothing)
+    until_frozen(world, tenant, 16)
 
 
 def test_a_container_that_rewrites_its_claims_constantly_is_frozen(world: BusyCard) -> None:
@@ -123,7 +118,7 @@ def test_a_container_that_rewrites_its_claims_constantly_is_frozen(world: BusyCa
     tenant.programs.remove(program)
     world._has(program, OVER)
     world.forger = tenant, program
-    until_frozen(world, tenant, 120, nothing)
+    until_frozen(world, tenant, 120)
 
 
 def test_a_claim_of_burst_memory_is_no_entitlement_to_it(world: BusyCard) -> None:
@@ -132,15 +127,14 @@ def test_a_claim_of_burst_memory_is_no_entitlement_to_it(world: BusyCard) -> Non
     begin(world)
     world.tenants.remove(tenant)
     world.node.limits.change(tenant.entry, 0, 8 * GIB)
-    for _ in range(40):
-        world.look()
+    seen(world, 40)
     world.node.limits.change(tenant.entry, 0, 2 * GIB)
     program = tenant.programs[0] if tenant.programs else world.start(tenant)
     program.buffers = 8 * GIB
     tenant.write(program)
     assert world.done == []
     world._has(apart(world, tenant), 8 * GIB)
-    until_frozen(world, tenant, 16, nothing)
+    until_frozen(world, tenant, 16)
 
 
 def test_a_container_that_changes_processes_between_samples_is_frozen(world: BusyCard) -> None:
@@ -164,8 +158,7 @@ def test_with_an_unknown_context_size_the_audit_only_warns(
     node.node.loaded().contexts.renew("another driver")
     world.tenants[:] = [tenant]
     world._has(apart(world, tenant), OVER)
-    for _ in range(60):
-        world.look()
+    seen(world, 60)
     assert ("warn", tenant.key) in world.done
     assert "freeze" not in {action for action, _ in world.done}
 
@@ -181,8 +174,7 @@ def test_a_freeze_that_failed_is_retried(world: BusyCard, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(world.recorder, "freeze", refuse)
     world._has(apart(world, tenant), OVER)
-    for _ in range(120):
-        world.look()
+    seen(world, 120)
     assert 2 < len(tried) < 12  # some seconds apart
     assert set(tried) == {tenant.key}
 
@@ -190,7 +182,7 @@ def test_a_freeze_that_failed_is_retried(world: BusyCard, monkeypatch: pytest.Mo
 def test_an_operators_resume_holds_for_a_minute(world: BusyCard, node: FakeDaemon) -> None:
     tenant = begin(world)
     world._has(apart(world, tenant), OVER)
-    until_frozen(world, tenant, 16, nothing)
+    until_frozen(world, tenant, 16)
     world.done.clear()
     node.audit.resumed(tenant.key)
     began = world.now_ns
@@ -265,11 +257,6 @@ def come(lone: BusyCard, cgroup: str) -> None:
     """Have a process of no tenant take 3 GiB of the card."""
     lone.there[PID] = Process(PID, 1, 1, PID), cgroup
     lone.clients[PID] = 3 * GIB
-
-
-def seen(lone: BusyCard, looks: int) -> None:
-    for _ in range(looks):
-        lone.look()
 
 
 def events(said: str) -> list[str]:

@@ -104,6 +104,16 @@ def words(node: FakeDaemon) -> list[str]:
     return [freeze.by for freeze in node.ledger.freezes.of(KEY)]
 
 
+def test_a_tenant_is_frozen_while_any_reason_remains(held: FakeDaemon, group: FakeCgroup) -> None:
+    held.freezer.freeze(KEY, "audit", "over by 1 GiB")
+    held.freezer.freeze(KEY, "operator", "maintenance")
+    assert held.freezer.release(KEY, "audit")
+    assert (group.frozen, held.ledger.is_frozen(KEY)) == (True, True)
+    assert held.freezer.release(KEY, "operator")
+    assert (group.frozen, held.ledger.is_frozen(KEY)) == (False, False)
+    assert not held.freezer.release(KEY, "operator")
+
+
 def test_the_intent_is_journaled_before_the_cgroup_is_frozen(
     held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,16 +138,13 @@ def test_a_paused_container_is_not_counted_until_it_has_run_as_long_again(course
     assert len(course.acts) == 2
 
 
-CARD = fakes.card().uuid
-
-
 ME = os.getpid()
 
 
 @pytest.fixture
 def driver() -> FakeDriver:
     made = FakeDriver()
-    made.uses = {CARD: (ProcessUse(ME, GIB, 0),)}
+    made.uses = {UUID: (ProcessUse(ME, GIB, 0),)}
     return made
 
 
@@ -186,10 +183,10 @@ def rest(node: FakeDaemon) -> IdleBackoff:
 @pytest.mark.parametrize(
     "change",
     [
-        {"uses": {CARD: (ProcessUse(ME, GIB, 0), ProcessUse(ME + 1, 0, 0))}},
-        {"uses": {CARD: (ProcessUse(ME, GIB + 1, 0),)}},
-        {"busy": {CARD: 1}},
-        {"lost": frozenset({CARD})},
+        {"uses": {UUID: (ProcessUse(ME, GIB, 0), ProcessUse(ME + 1, 0, 0))}},
+        {"uses": {UUID: (ProcessUse(ME, GIB + 1, 0),)}},
+        {"busy": {UUID: 1}},
+        {"lost": frozenset({UUID})},
         {"fault": "no answer"},
         {"loads": 1},
         {},
@@ -199,7 +196,7 @@ def rest(node: FakeDaemon) -> IdleBackoff:
 def test_whatever_is_new_is_looked_at_in_full_at_once_and_for_a_while(
     node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff, change: dict[str, object]
 ) -> None:
-    driver.sensors = {CARD: {"power_milliwatts": 75_001}}
+    driver.sensors = {UUID: {"power_milliwatts": 75_001}}
     assert rest.look(node.sampler)  # sensors are not new
     vars(driver).update(change)
     if not change:
@@ -219,7 +216,7 @@ def test_every_tenant_is_sampled_again_after_a_time(
     is_measured: bool,
 ) -> None:
     """Sooner where a card that works looks to the driver like one that does not."""
-    driver.busy = {CARD: 0} if is_measured else {}
+    driver.busy = {UUID: 0} if is_measured else {}
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     rest = looked(node)
@@ -246,14 +243,14 @@ def test_no_tenant_rests_beside_one_over_quota(
 
 def test_no_tenant_rests_while_its_state_changes(node: FakeDaemon, rest: IdleBackoff) -> None:
     found = AuditFinding("warned", "warn", 2, 1, 0.0)
-    node.observed.findings = {("key", CARD): found}
+    node.observed.findings = {("key", UUID): found}
     look(node, rest)
     assert not rest.look(node.sampler)
 
 
 def test_no_tenant_rests_while_one_encodes(node: FakeDaemon, driver: FakeDriver) -> None:
-    driver.busy = {CARD: 0}
-    driver.uses = {CARD: (ProcessUse(ME, GIB, 0, encoder_percent=3),)}
+    driver.busy = {UUID: 0}
+    driver.uses = {UUID: (ProcessUse(ME, GIB, 0, encoder_percent=3),)}
     assert not looked(node).look(node.sampler)
 
 

@@ -68,11 +68,6 @@ def available(node: FakeDaemon) -> int:
     return node.accounts.capacities()[0].available_bytes
 
 
-def settle(node: FakeDaemon) -> None:
-    """Wait for what follows the answer to a start."""
-    node.decide.run(lambda: None)
-
-
 def fill(node: FakeDaemon) -> str:
     """Take all of the card but for 4 GiB; return the tenant's key."""
     left = available(node) - 4 * GIB
@@ -81,7 +76,7 @@ def fill(node: FakeDaemon) -> str:
 
 def end(node: FakeDaemon, key: str) -> None:
     release.release_tenant(key, node, "it has ended")
-    settle(node)  # the look that this asked for
+    node.decide.run(lambda: None)  # the look that this asked for
 
 
 def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(

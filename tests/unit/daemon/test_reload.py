@@ -244,9 +244,8 @@ def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Pa
     with labelled(tmp_path) as made:
         running = opened(made, memory="1GiB", devices="0")
         first, second = (capacity.card.uuid for capacity in made.accounts.capacities())
-        set_node_setting(
-            CORDONED, f"{first},GPU-that-was-there-before", source, made.node, made.ledger
-        )
+        cards = f"{first},GPU-that-was-there-before"
+        set_node_setting(CORDONED, cards, source, made.node, made.ledger)
         assert [capacity.cordoned for capacity in made.accounts.capacities()] == [source, None]
         assert entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid == second
         with pytest.raises(NoRoom) as refused:
