@@ -183,10 +183,6 @@ def test_the_code_of_a_refusal_says_whose_fault_it_is(error: Exception, code: Er
         assert packet["candidates"] == ["train-2"]
 
 
-def test_a_fault_of_ours_is_no_refusal() -> None:
-    assert refusal_packet(KeyError("key")) is None
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     st.one_of(st.binary(max_size=4096), any_json(any_text(8)).map(lambda v: json.dumps(v).encode()))

@@ -37,9 +37,6 @@ from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
 from .operations import bound, opened
 
-UUID = fakes.card(0).uuid
-
-
 CGROUP = ":/tenant"
 
 
@@ -92,7 +89,7 @@ class LimitedNode:
 
     def held(self) -> tuple[int, int] | None:
         """Return the soft and the hard limit on card 0 in GiB; None: there is none."""
-        found = self.driver.held.get((UUID, self.cgroup))
+        found = self.driver.held.get((CARD.uuid, self.cgroup))
         return None if found is None else (found.soft_bytes // GIB, found.hard_bytes // GIB)
 
 
@@ -315,9 +312,6 @@ def test_an_xid_of_a_program_is_counted_and_no_fault_of_the_card(
     ] * 2
 
 
-SHARE = "GPUSHARE_MEMORY=4GiB"
-
-
 NEWER = "590.10.01"
 
 
@@ -362,7 +356,7 @@ def upgrade(host: Host, version: str) -> None:
 
 def create(upgraded: FakeDaemon, folder: Path) -> str:
     """Create a container; return the real libcuda that it has."""
-    container = BundleToCreate(folder, SHARE, identity=folder.name)
+    container = BundleToCreate(folder, "GPUSHARE_MEMORY=4GiB", identity=folder.name)
     container.create(upgraded)
     mounts = {entry["destination"]: entry["source"] for entry in container.document()["mounts"]}
     return str(mounts["/.gpushare/driver/libcuda.so.1"])
@@ -399,11 +393,6 @@ def test_without_the_module_nvml_is_asked_only_where_it_makes_no_node(
     DriverLoader(upgraded).load()
     why = "was asked" if node else "the kernel module nvidia is not loaded. Run modprobe nvidia"
     assert upgraded.node.no_driver_reason == f"no driver: {why}"
-
-
-def test_a_card_that_cannot_be_shared_is_a_warning(upgraded: FakeDaemon) -> None:
-    upgraded.driver.refused_cards = ("card 1 (NVIDIA GB10): it has no memory of its own",)
-    assert upgraded.driver.refused_cards[0] in status_row(upgraded)["warnings"]
 
 
 def test_a_new_driver_with_its_module_is_loaded_and_used(

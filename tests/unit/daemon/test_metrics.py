@@ -94,7 +94,7 @@ def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) ->
 
 def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
     fd = bound(node, opened(node, memory="4GiB", devices="0"))
-    registered.register(fd, 0, os.getpid(), starttime())
+    registered.register(fd, 0, os.getpid(), processes.start_time(os.getpid()) or 0)
     with registered.life(fd, 0):
         for held in (GIB, 3 * GIB, 2 * GIB):
             registered.hold(fd, 0, held)
@@ -105,10 +105,6 @@ def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
     uses(node)
     assert tenant_rows(node) == []
     assert node.observed.peaks == {}
-
-
-def starttime() -> int:
-    return processes.start_time(os.getpid()) or 0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from gpushare.quota.request_policy import ResolvedRequest
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card
 
-GRANT = MpsGrant("/c", "/shm", 0, 100, {})
 CLIENT = {"backend": "mps"}
 TWO = 'cards: {"1": {backend: mps}}'
 
@@ -108,8 +106,8 @@ def test_containers_of_one_user_are_on_different_cards_unless_they_trust_each_ot
 
     def client(key: int, uid: int) -> str:
         record = created(node, key, memory="1GiB", backend="mps", uid=uid)
-        state, grant = node.node.mps.cards.get(index(record), MpsCardState()), GRANT
-        grants = {**state.grants, record.key: replace(grant, uid=uid)}
+        state = node.node.mps.cards.get(index(record), MpsCardState())
+        grants = {**state.grants, record.key: MpsGrant("/c", "/shm", uid, 100, {})}
         node.node.mps.cards = {**node.node.mps.cards, index(record): MpsCardState(grants=grants)}
         return index(record)
 

@@ -44,11 +44,6 @@ def status(directory: int) -> Iterator[StatusPage]:
     made.close()
 
 
-def u64(content: bytes, offset: int) -> int:
-    found: int = struct.unpack_from("<Q", content, offset)[0]
-    return found
-
-
 def register(
     status: StatusPage, number: int, pid: int, *, used: int = 0, contexts: int = 0
 ) -> None:
@@ -110,8 +105,8 @@ def test_a_page_never_has_a_limit_below_its_quota(
         def value(self, value: int) -> None:
             self._word.value = value
             content = (tmp_path / "grant").read_bytes()[abi.grant_card_offset(0) :]
-            quota = u64(content, abi.GRANT_CARD_QUOTA_BYTES)
-            found.append((quota, u64(content, abi.GRANT_CARD_LIMIT_BYTES)))
+            fields = abi.GRANT_CARD_QUOTA_BYTES, abi.GRANT_CARD_LIMIT_BYTES
+            found.append(tuple(struct.unpack_from("<Q", content, at)[0] for at in fields))
 
     monkeypatch.setattr(page, "_card64", lambda number, field: Word(word_of(number, field)))
     for quota, limit in ((4, 8), (1, 1), (3, 3), (2, 5)):

@@ -48,9 +48,8 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
     [card] = row["cards"]
     assert (card["quota_bytes"], card["limit_bytes"]) == (GIB, GIB)
     assert (card["used_bytes"], card["over_limit_bytes"]) == (3 * GIB, 2 * GIB)
-    assert row["warnings"] == [
-        "train uses 3 GiB of 1 GiB on card 0: allocations fail until it frees 2 GiB"
-    ]
+    [warning] = row["warnings"]
+    assert warning.endswith("3 GiB of 1 GiB on card 0: allocations fail until it frees 2 GiB")
 
 
 def test_an_impossible_claim_blocks_no_placement(node: FakeDaemon, program: FakeProcess) -> None:
@@ -341,8 +340,13 @@ def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) 
     ],
 )
 def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / "overrides.json").write_text(content)
+    file = tmp_path / "overrides.json"
+    file.write_text(content)
     with pytest.raises(OverridesError, match="remove it to continue without them"):
+        Overrides(tmp_path)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(OverridesError, match="Is a directory"):
         Overrides(tmp_path)
 
 

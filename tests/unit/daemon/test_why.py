@@ -84,10 +84,7 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     assert last is not None
     assert (last["bytes"], last["container_pid"]) == (3 * GIB, bound.program.pid)
     assert last["seen"] is not None
-    assert (
-        "to fit the last denied allocation, run gpushare set train --memory 5GiB "
-        "(gpushare ls shows the card's available memory)"
-    ) in report["advice"]
+    assert "run gpushare set train --memory 5GiB" in "".join(report["advice"])
     bound.program.kill()
     bound.program.wait()
     assert bound.pages.reap(lambda _pid, _starttime: False) == 1
