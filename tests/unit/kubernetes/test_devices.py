@@ -10,13 +10,12 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.client import Client, DaemonUnreachable
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.labels import label_value, labels_of
@@ -43,9 +42,9 @@ from gpushare.kubernetes.kubelet.memory_units import (
     Refusals,
     memory_resource,
 )
-from gpushare.protocol.rows import CardRow
 
 from .api_rules import check_device
+from .gpushared import Clock, FakeGpushared
 from .made import GIB, STATUS, card, node
 
 MIB = 1 << 20
@@ -366,75 +365,40 @@ def test_ids_that_the_kubelet_chose_itself_are_one_part_or_refused() -> None:
         memory_units.parts(["GPU-x::1"], GIBS)
 
 
-ROW = {
-    "uuid": "GPU-A",
-    "memory_bytes": 100,
-    "system_reserved_bytes": 10,
-    "schedulable_bytes": 70,
-    "is_schedulable": True,
-    "schedulable_reason": "",
-    "numa_node": 1,
-    "allowed_mode": "any",
-    "cores_available": 60,
-    "tenants": 2,
-    "max_tenants": 16,
-}
-
-
-class Daemon(Client):
-    """Reports `rows`, or is away while they are None; `now` is the time."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] | None = [ROW]
-        self.now = 100.0
-        self.asked = 0
-
-    def cards(self) -> list[CardRow]:
-        self.asked += 1
-        if self.rows is None:
-            raise DaemonUnreachable("gpushared is not running: start it")
-        return cast("list[CardRow]", self.rows)
-
-    def after(self, seconds: float) -> Daemon:
-        self.now += seconds
-        return self
-
-
 @pytest.fixture
-def daemon() -> Daemon:
-    return Daemon()
+def follower(daemon: FakeGpushared, clock: Clock) -> CardFollower:
+    daemon.rows = [card(memory_bytes=100, system_reserved_bytes=10, schedulable_bytes=70)]
+    return CardFollower(daemon, StatusLog(), clock)
 
 
-@pytest.fixture
-def follower(daemon: Daemon) -> CardFollower:
-    return CardFollower(daemon, StatusLog(), lambda: daemon.now)
-
-
-def test_nothing_is_known_before_the_first_answer(follower: CardFollower, daemon: Daemon) -> None:
-    daemon.rows = None
+def test_nothing_is_known_before_the_first_answer(
+    follower: CardFollower, daemon: FakeGpushared, clock: Clock
+) -> None:
+    daemon.is_away = True
     assert follower.poll() is None
-    daemon.rows = [ROW]
+    daemon.is_away = False
     assert follower.poll() is None  # it is asked every few seconds
-    daemon.after(POLL_SECONDS)
+    clock.now += POLL_SECONDS
     assert follower.poll() is not None
-    assert daemon.asked == 2
 
 
 def test_a_restart_changes_nothing_and_an_outage_ends_scheduling(
-    follower: CardFollower, daemon: Daemon, capsys: pytest.CaptureFixture[str]
+    follower: CardFollower,
+    daemon: FakeGpushared,
+    clock: Clock,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = follower.poll()
-    daemon.rows = None
-    daemon.after(POLL_SECONDS)
+    daemon.is_away = True
+    clock.now += POLL_SECONDS
     assert follower.poll() == before
-    daemon.after(OUTAGE_SECONDS)
-    [card] = follower.poll() or ()
-    assert (card.memory_bytes, card.schedulable_bytes, card.reason) == (90, 0, OUTAGE)
-    daemon.rows = [ROW]
-    daemon.after(POLL_SECONDS)
+    clock.now += OUTAGE_SECONDS
+    [found] = follower.poll() or ()
+    assert (found.memory_bytes, found.schedulable_bytes, found.reason) == (90, 0, OUTAGE)
+    daemon.is_away = False
+    clock.now += POLL_SECONDS
     assert follower.poll() == before
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    assert capsys.readouterr().err.splitlines() == [
         "gpushare-node: gpushared reports 1 cards",
         "gpushare-node: gpushared is not running: start it",
         "gpushare-node: gpushared reports 1 cards",

@@ -51,7 +51,9 @@ def made(
     api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, tmp_path: Path
 ) -> NodeReporter:
     cluster.put(NODE, {})
-    return NodeReporter(api, daemon, "n", StatusLog(), "", tmp_path)
+    reporter = NodeReporter(api, daemon, "n", StatusLog(), "", tmp_path)
+    reporter._registered = True
+    return reporter
 
 
 def devices(cluster: StandInApiServer) -> list[Body]:
@@ -69,7 +71,6 @@ def test_a_restart_of_gpushared_is_not_seen_and_an_outage_is(
     daemon: FakeGpushared,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made._registered = True
     made.step()
     daemon.is_away = True
     made.step()
@@ -86,7 +87,6 @@ def test_a_restart_of_gpushared_is_not_seen_and_an_outage_is(
 def test_another_mode_has_no_slices(
     made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
 ) -> None:
-    made._registered = True
     made.step()
     assert devices(cluster)
     daemon.mode = "plugin"
@@ -104,7 +104,6 @@ def test_another_mode_has_no_slices(
 def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
     made: NodeReporter, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made._registered = True
     cluster.fault = lambda method, _path: 403 if method == "PATCH" else None
     made.step()
     made.step()
@@ -197,13 +196,10 @@ def test_a_label_that_means_mps_says_what_selects_it(labelled: Labelled) -> None
         "node label ack.node.gpu.schedule=mps: the cards are shared, and not through MPS: "
     )
     assert "Set backend: mps for the cards in gpushare.yaml" in event["message"]
-
-
-def test_a_label_that_means_mps_is_right_where_the_cards_are_in_that_mode(
-    labelled: Labelled,
-) -> None:
+    labelled.cluster.objects.clear()
+    labelled.restart()
     labelled.daemon.rows = [card(0, mode="mps"), card(1, mode="mps")]
-    labelled.apply({"ack.node.gpu.schedule": "mps"})
+    labelled.apply(label)
     assert labelled.events(IGNORED) == []
 
 
@@ -261,7 +257,6 @@ def test_a_pod_that_ends_for_a_driver_upgrade_first_releases_the_driver_and_its_
     daemon: FakeGpushared,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made._registered = True
     made.step()
     labels = {OPERATOR_LABEL: "paused-for-driver-upgrade"}
     cluster.put(NODE, {"metadata": {"labels": labels}})

@@ -45,6 +45,10 @@ def changed(**top: Any) -> dict[str, Any]:
     return {**cdi_document(), **top}
 
 
+def edited(kind: str, part: object) -> dict[str, Any]:
+    return changed(containerEdits={kind: [part]})
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -54,26 +58,22 @@ def changed(**top: Any) -> dict[str, Any]:
         (changed(devices={}), "devices is not a list"),
         (changed(devices=[{"name": "0"}, {"name": "0"}]), "device '0' is listed twice"),
         (changed(devices=[{}]), "name is missing or not a word"),
-        (
-            changed(containerEdits={"mounts": [{"hostPath": "../x", "containerPath": "/x"}]}),
-            "hostPath '../x' is not an absolute path",
+        *(
+            (
+                edited("mounts", {"hostPath": path, "containerPath": "/x"}),
+                f"hostPath {path!r} is not an absolute path",
+            )
+            for path in ("../x", "/a/../x")
         ),
         (
-            changed(containerEdits={"mounts": [{"hostPath": "/a/../x", "containerPath": "/x"}]}),
-            "hostPath '/a/../x' is not an absolute path",
-        ),
-        (
-            changed(containerEdits={"deviceNodes": [{"path": "/dev/x", "major": "1"}]}),
+            edited("deviceNodes", {"path": "/dev/x", "major": "1"}),
             "/dev/x: '1' is not a device number",
         ),
         (
-            changed(containerEdits={"deviceNodes": [{"path": "/dev/x", "type": "p"}]}),
+            edited("deviceNodes", {"path": "/dev/x", "type": "p"}),
             "/dev/x: type 'p' is not a device type",
         ),
-        (
-            changed(containerEdits={"env": ["A"]}),
-            "env of the spec is not a list of NAME=VALUE",
-        ),
+        (edited("env", "A"), "env of the spec is not a list of NAME=VALUE"),
     ],
 )
 def test_a_spec_that_cannot_be_used_is_refused(document: object, message: str) -> None:

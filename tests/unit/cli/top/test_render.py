@@ -21,6 +21,7 @@ from gpushare.cli.top.snapshot import TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView
 from tests.properties import any_text
 from tests.unit.cli.conftest import CARD, in_utc, tenant
+from tests.unit.cli.test_transcripts import EVICTED
 from tests.unit.rows import GIB
 
 from .made import TAKEN, card, container, machine
@@ -52,18 +53,8 @@ def styles(shown: Frame, part: str) -> set[str]:
 
 def evicted(**more: Any) -> TopSnapshot:
     made: Any = tenant("notebook", 0, 24, id="d" * 64, key="d" * 16)
-    made["eviction"] = {
-        "state": "evicted",
-        "since": TAKEN - 3600,
-        "cause": "idle",
-        "reason": "train had no room",
-        "bytes": 24 * GIB,
-        "from_cards": [0],
-        "held": False,
-        "waits_since": None,
-        "error": "",
-        **more,
-    }
+    hour = {"since": TAKEN - 3600, "reason": "train had no room"}
+    made["eviction"] = {**EVICTED, **hour, **more}
     made["warnings"] = ["notebook uses CUDA"] if made["eviction"]["waits_since"] else []
     one: Any = {**CARD, "evicted_bytes": 24 * GIB, "evicted_tenants": 1}
     return snapshot_of([one], [tenant("train", 3.9, 4), made], TAKEN)
