@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from .conftest import Cli
 
 
-def test_what_is_being_done_is_said_on_a_terminal_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Session().progress("reading a pipe")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    Session().progress("reading \x1b[2J")
-    Session(json=True).progress("reading JSON")
-    assert capsys.readouterr() == ("", "reading ?[2J ...\n")
-
-
 def test_a_start_that_waits_says_each_change_on_a_terminal_and_one_in_a_log(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

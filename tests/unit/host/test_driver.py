@@ -97,11 +97,6 @@ def test_a_spec_of_an_earlier_driver_is_stale(tmp_path: Path) -> None:
     assert driver.missing_files(spec) == []
 
 
-def put(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text + "\n")
-
-
 class MachineWithModprobe(Host):
     """Its files, and a modprobe that loads what it is given."""
 

@@ -42,6 +42,7 @@ from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
 from tests.unit.kubernetes.made import GIB, card, node
 from tests.unit.kubernetes.test_node_settings import WANTED_POLICY
+from tests.unit.rows import tenant_card, tenant_row
 
 NODE = "/api/v1/nodes/n"
 
@@ -379,21 +380,10 @@ ABOUT = PodContainer("team-a", "train-0", "uid-1", "train")
 
 
 def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict[str, Any]:
-    card = {
-        "uuid": "GPU-1",
-        "quota_bytes": 4 * GIB,
-        "is_capped": True,
-        "share_percent": 30.0,
-        "cores": 30,
-        "compute": {"throttled": {"60s": 0.0}},
-    }
-    return {
-        "key": key,
-        "name": f"{namespace}/{pod}/{container}",
-        "pod": {"namespace": namespace, "name": pod, "uid": uid, "container": container},
-        "denied_allocations": 0,
-        "cards": [card],
-    }
+    about = {"namespace": namespace, "name": pod, "uid": uid, "container": container}
+    part = tenant_card(uuid="GPU-1", throttled={"60s": 0.0})
+    name = f"{namespace}/{pod}/{container}"
+    return dict(tenant_row(name, key=key, pod=about, denied_allocations=0, cards=[part]))
 
 
 @pytest.fixture

@@ -458,29 +458,18 @@ def test_in_the_host_s_root_a_volume_cannot_be_where_ours_is(
         placed(image, bind(path))
 
 
-def a_file(path: Path) -> None:
-    path.touch()
+OCCUPIED: dict[str, Callable[[Path], object]] = {
+    "a file": Path.touch,
+    "a link": lambda path: path.symlink_to("/usr"),
+    "a link to nothing": lambda path: path.symlink_to("/nothing"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a pipe": os.mkfifo,
+}
 
 
-def a_link(path: Path) -> None:
-    path.symlink_to("/usr")
-
-
-def a_link_to_nothing(path: Path) -> None:
-    path.symlink_to("/nothing")
-
-
-def a_link_to_itself(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def a_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-@pytest.mark.parametrize("make", [a_file, a_link, a_link_to_nothing, a_link_to_itself, a_pipe])
+@pytest.mark.parametrize("make", OCCUPIED.values(), ids=OCCUPIED)
 def test_an_image_that_has_our_folder_s_name_is_refused_by_it(
-    debian: Path, rootfs: Rootfs, make: Callable[[Path], None]
+    debian: Path, rootfs: Rootfs, make: Callable[[Path], object]
 ) -> None:
     make(debian / ".gpushare")
     with pytest.raises(CoveredPath, match=r"has a file or a link at /\.gpushare, .* Remove it"):

@@ -73,20 +73,23 @@ def test_a_spec_of_endless_size_is_neither_read_nor_written(bundle: tuple[Path, 
         specs.store(bundle[1], Spec({"a": "x" * specs.MAX_BYTES}), Spec({}))
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "missing"])
-def test_only_a_regular_file_is_read(bundle: tuple[Path, int], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda path: path.symlink_to("/dev/null"),
+            "cannot be opened (Too many levels of symbolic links)",
+        ),
+        (os.mkfifo, "not a regular file"),
+        (Path.mkdir, "not a regular file"),
+        (lambda _: None, "cannot be opened (No such file or directory)"),
+    ],
+)
+def test_only_a_regular_file_is_read(
+    bundle: tuple[Path, int], make: Callable[[Path], object], message: str
+) -> None:
     path, fd = bundle
-    if kind == "link":
-        (path / "elsewhere").write_text("{}")
-        (path / "config.json").symlink_to("elsewhere")
-    elif kind == "pipe":
-        os.mkfifo(path / "config.json")
-    elif kind == "folder":
-        (path / "config.json").mkdir()
-    message = {
-        "link": "cannot be opened (Too many levels of symbolic links)",
-        "missing": "cannot be opened (No such file or directory)",
-    }.get(kind, "not a regular file")
+    make(path / "config.json")
     with pytest.raises(SpecError) as caught:
         specs.load(fd)
     assert str(caught.value) == f"config.json: {message}; recreate the bundle"

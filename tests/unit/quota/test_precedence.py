@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.quota.annotations import pod_of, without_pod
@@ -58,12 +58,7 @@ class Words:
     pod: Mapping[str, str]
     env: Mapping[str, str]
 
-    def read(
-        self,
-        trust: EnvTrust = "request",
-        cards: EngineCards | None = None,
-        defaults: Defaults | None = None,
-    ) -> QuotaRequest:
+    def read(self, trust: EnvTrust = "request") -> QuotaRequest:
         of_pod = {f"gpushare.io/container.train.{key}": text for key, text in self.scoped.items()}
         of_pod |= {f"gpushare.io/{key}": text for key, text in self.pod.items()}
         # What both say in the same words is the pod's; another byte makes it the container's own.
@@ -73,8 +68,6 @@ class Words:
             {KEYS[key].env: text for key, text in self.env.items()},
             of_pod=of_pod,
             operator=self.operator,
-            cards=cards,
-            defaults=defaults,
             trust=trust,
         ).valid()
 
@@ -206,29 +199,6 @@ def assert_at_most(
     assert quota.class_ in {above.class_, "offline"}
     assert quota.oversubscribe in {above.oversubscribe, "none"}
     assert quota.backend == above.backend
-
-
-@given(
-    st.tuples(SAID, SAID, SAID),
-    ENGINE,
-    st.just(("request", None)) | st.tuples(st.just("reduce"), NODE),
-)
-def test_an_environment_never_exceeds_the_other_sources(
-    said: tuple[Mapping[str, str], ...],
-    cards: EngineCards | None,
-    node: tuple[EnvTrust, Defaults | None],
-) -> None:
-    """A trusted one narrows a request, and one that may only shrink also the node's defaults."""
-    (own, scoped, env), (trust, defaults) = said, node
-    words = Words({}, own, scoped, {}, {})
-    above = words.read(trust, cards, defaults)
-    high = most(above, cards)
-    assume(high is not None and (high.kind != "none" or trust == "reduce"))
-    assert high is not None
-    with_env = Words({}, words.own, words.scoped, words.pod, env).read(trust, cards, defaults)
-    low = most(with_env, cards)
-    if low is not None:
-        assert_at_most(low, high, with_env, above)
 
 
 def parse_refusal(annotations: dict[str, str], env: dict[str, str]) -> str:
