@@ -38,26 +38,6 @@ def pid_of(bundle: Bundle) -> int:
 
 
 @pytest.mark.gate
-def test_a_container_is_reserved_then_bound_then_released(stack: Stack) -> None:
-    bundle = Bundle(stack, quota={"memory": "4GiB", "cores": "30"})
-    assert bundle.create() == 0
-    try:
-        tenant = bundle.tenant
-        assert (tenant["state"], tenant["engine"], tenant["isolation"]) == (
-            "bound",
-            "runc",
-            "interposer",
-        )
-        assert tenant["pid"] == pid_of(bundle)
-        assert tenant["quota"] == {"memory": "4GiB env", "cores": "30 env"}
-        assert tenant["cards"][0]["quota_bytes"] == 4 * GIB
-    finally:
-        bundle.remove()
-    wait_until(lambda: bundle.row() is None)
-    assert directories(stack) == []
-
-
-@pytest.mark.gate
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_daemon_that_ends_and_starts_again_keeps_its_tenants(
     stack: Stack, number: signal.Signals
@@ -66,6 +46,9 @@ def test_a_daemon_that_ends_and_starts_again_keeps_its_tenants(
     with bundle.started() as tenant:
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         before = bundle.tenant
+        assert (before["state"], before["pid"]) == ("bound", pid_of(bundle))
+        assert (before["engine"], before["isolation"]) == ("runc", "interposer")
+        assert before["quota"] == {"memory": "4GiB env"}
         stack.end_daemon(number)
         assert stack.socket.exists() == (number == signal.SIGKILL)
         assert tenant.ask(f"alloc {GIB}")["code"] == 0, "a tenant needs no daemon to go on"
@@ -80,6 +63,7 @@ def test_a_daemon_that_ends_and_starts_again_keeps_its_tenants(
         assert tenant.ask("info")["total"] == 6 * GIB
     wait_until(lambda: bundle.row() is None)
     assert allocated(stack) == 0
+    assert directories(stack) == []
 
 
 @pytest.mark.gate

@@ -256,17 +256,23 @@ def test_a_program_with_its_own_runtime_library_is_judged_by_its_quota(tmp_path:
 def test_a_section_that_goes_on_for_ever_is_cut_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What was measured before is written by then, and would be there if all of it was killed."""
+    report, out = GpuReport({"model": "x", "date": "y"}, io.StringIO()), tmp_path / "cut.md"
+
+    def sections() -> list[Any]:
+        return list(json.loads(out.with_suffix(".json").read_text())["sections"])
+
     def endless(_driver: object) -> Iterator[ReportRow]:
-        yield ReportRow("first", 1)
+        yield ReportRow("written", len(sections()))
         while True:
             signal.pause()
 
-    monkeypatch.setattr(gpu, "PARTS", {"a": Part("A", endless), "b": Part("B", endless)})
-    report, out = GpuReport({"model": "x", "date": "y"}, io.StringIO()), tmp_path / "cut.md"
+    parts = {"none": Part("None", lambda _: []), "a": Part("A", endless), "b": Part("B", endless)}
+    monkeypatch.setattr(gpu, "PARTS", parts)
     driver: Any = None
-    gpu.measure(driver, ["a", "b"], report, out, CLEAR_UP_SECONDS + 0.2)
-    a, b = json.loads(out.with_suffix(".json").read_text())["sections"]
-    assert [bool(row["missing"]) for row in a["rows"]] == [False, True]
+    gpu.measure(driver, [*parts], report, out, CLEAR_UP_SECONDS + 0.2)
+    _, a, b = sections()
+    assert [(row["value"], bool(row["missing"])) for row in a["rows"]] == [(1, False), (None, True)]
     assert [row["missing"] for row in b["rows"]] == [
         f"{CLEAR_UP_SECONDS + 0.2:g} seconds had passed"
     ]

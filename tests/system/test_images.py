@@ -96,16 +96,6 @@ def test_the_filter_is_found_under_an_older_glibc(image: Image, first: str) -> N
 
 
 @pytest.mark.needs("older11")
-def test_an_image_whose_cache_names_a_compat_driver_gets_ours(image: Image) -> None:
-    """NVIDIA's images carry cuda-compat; one that ran ldconfig on it would find that first."""
-    bundle = image(OLDER_GLIBC)
-    install_compat(bundle, OLDER)
-    (bundle.rootfs / "etc/ld.so.conf").write_text(f"/{COMPAT}\n")
-    subprocess.run(["chroot", str(bundle.rootfs), "/sbin/ldconfig"], check=True)
-    assert output(bundle, PYTHON, "-c", ASK)[0] == str(4 * GIB)
-
-
-@pytest.mark.needs("older11")
 @pytest.mark.parametrize("version", [OLDER, NEWER])
 def test_a_compat_on_ld_library_path_is_behind_the_filter(image: Image, version: str) -> None:
     bundle = image(OLDER_GLIBC)

@@ -8,9 +8,7 @@ in the folder where providers mount NVIDIA's.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ import pytest
 from gpushare import simulator
 from gpushare.simulator import device_file
 from tests.stack.distribution import BUILD, Distribution, DistributionRoot
-from tests.system.waiting import wait_until
 from tools.gpu.__main__ import PARTS, PROBE
 from tools.gpu.applications import CUDART
 
@@ -96,17 +93,3 @@ def test_a_carried_checkout_measures_without_a_network(lent: tuple[Path, list[st
     # Carried and started: NVIDIA's runtime library refuses a simulated driver.
     [cudart] = [row for row in found[-1]["rows"] if row["name"] == CUDART]
     assert "cudaMemGetInfo" in cudart["missing"]
-
-
-def test_of_a_killed_run_each_finished_section_is_there(lent: tuple[Path, list[str]]) -> None:
-    folder, argv = lent
-    out = folder / "killed.md"
-    report = out.with_suffix(".json")
-    command = [*argv, "all", "--out", str(out)]
-    with subprocess.Popen(command, env=ALONE, start_new_session=True) as process:
-        wait_until(lambda: len(sections(report)) > 1)
-        os.killpg(process.pid, signal.SIGKILL)
-    titles = [part.title for part in PARTS.values()]
-    found = [each["title"] for each in sections(report)]
-    assert found == titles[: len(found)]
-    assert out.read_text().count("\n## ") == len(found)
