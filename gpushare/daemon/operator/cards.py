@@ -21,20 +21,16 @@ def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
     """
     capacities = state.accounts.capacities()
     capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
-    reserved = [
-        (record.title, cores)
+    together = sum(use.cores for use in capacity.reservations) + sum(
+        record.reserved_cores(allocation, policy)
         for record in state.ledger.entries.values()
         for allocation in record.allocations
         if allocation.uuid == uuid and not allocation.whole
-        if (cores := record.reserved_cores(allocation, policy))
-    ]
-    reserved += [(use.tenant, use.cores) for use in capacity.reservations if use.cores]
-    together = sum(cores for _, cores in reserved)
+    )
     if together > 100:
-        names = ", ".join(f"{name} {cores}" for name, cores in reserved)
         raise NoRoom(
             f"card {capacity.card.index} cannot reserve {together} % of its compute, as "
-            f"{policy or 'its containers'} would require ({names}); first reduce one of them: "
+            f"{policy or 'its containers'} would require; first reduce what one of them has: "
             "gpushare set NAME --cores N"
         )
     if policy:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final, Literal
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom, PlacedCard
 from gpushare.daemon.store.record import CardAllocation, from_json, tuple_of
-from gpushare.quota.size import format_size
 
 #: The start of a ticket: a command of `gpushare run`, or a container of the engine's command that
 #: it runs.
@@ -90,19 +89,9 @@ class TicketRecord:
         for had, wanted in zip_longest(sorted(has), sorted(wants), fillvalue=(0, 0)):
             if wanted[0] > had[0] or wanted[1] > had[1]:
                 raise NoRoom(
-                    f"{self.title} was granted {_shown(has)}, and the start that shows it requests "
-                    f"{_shown(wants)}. Request the same in the command that gpushare run --wait "
-                    "starts"
+                    f"{self.title} was granted less than the start that shows it requests. Request "
+                    "the same in the command that gpushare run --wait starts"
                 )
-
-
-def _shown(parts: Sequence[tuple[int, int]]) -> str:
-    """Return `4 GiB and 30 % of the compute`, for each card."""
-    texts = (
-        format_size(memory_bytes) + (f" and {cores} % of the compute" if cores else "")
-        for memory_bytes, cores in parts
-    )
-    return " + ".join(texts)
 
 
 def digest(secret: str) -> str:

@@ -146,7 +146,7 @@ def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
     set_card_policy("GPU-0000", "best-effort", node)
     found = [opened(node, memory="4GiB", cores="90", devices="0") for _ in range(2)]
     assert [permille(node, one) for one in found] == [500, 500]
-    with pytest.raises(NoRoom, match=r"cannot reserve 180 % of its compute.*train 90, train-"):
+    with pytest.raises(NoRoom, match="cannot reserve 180 % of its compute"):
         set_card_policy("GPU-0000", "", node)
     assert node.node.policy_of("GPU-0000") == "best-effort"
     other = opened(node, memory="4GiB", cores="90", devices="1")
