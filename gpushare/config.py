@@ -53,7 +53,6 @@ class Timing:
     bind_timeout_seconds: float = 60.0
     sample_interval_seconds: float = 0.25
     reconcile_interval_seconds: float = 10.0
-    non_tenant_half_life_seconds: float = 60.0
     driver_timeout_seconds: float = 5.0
     shortfall_kill_seconds: float = 30.0  # 0: never
 

@@ -107,8 +107,7 @@ def reload(session: Session) -> None:
     gpushared applies all changes or none. If the file has an error, the exit status is 1, as that
     of `gpushare config check`. If it changes a key that requires a restart (run_dir, state_dir,
     library_dir, runtime_mount_namespace, read_group, driver.cdi_spec, history, metrics_history,
-    kubernetes.cdi_dir,
-    timing.driver_timeout_seconds and timing.non_tenant_half_life_seconds), it is 3. In both cases
+    kubernetes.cdi_dir, timing.driver_timeout_seconds), it is 3. In both cases
     the previous configuration remains in effect. Existing allocations do not change. Ceilings and
     defaults apply to new requests.
     """

@@ -124,7 +124,6 @@ class DriverLoader:
             state.ledger,
             state.tenants,
             state.observed,
-            non_tenant_half_life=state.node.config.timing.non_tenant_half_life_seconds,
             holds=device_clients(simulator_env(files), ROOT),
             changed=lambda now: state.decide.submit(lambda: self.take_over(now)),
         )

@@ -36,14 +36,14 @@ from gpushare.daemon.observed import AuditInput, CardUsage, Observations
 from gpushare.daemon.placement.model import NonTenantProcess
 
 _GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
+_HALF_LIFE_SECONDS: Final = 60.0  # of what was seen and is no more
 _GRANULE_BYTES: Final = 1 << 20  # nearer than this to the current use, a mark is that
 
 
 class NonTenantUse:
     """Which processes of a card belong to no tenant, over time."""
 
-    def __init__(self, half_life: float) -> None:
-        self._half_life = half_life
+    def __init__(self) -> None:
         # By card: the most that was seen, which halves its distance to the current use, and when.
         self._marks: dict[str, tuple[int, float]] = {}
         self._suspects: dict[str, frozenset[int]] = {}
@@ -106,7 +106,7 @@ class NonTenantUse:
         size, (mark, at) = sum(counted.values()), self._marks.get(card, (0, now))
         distance = mark - max(0, min(ended, fell)) - size
         if distance > 0:
-            distance = int(distance * 0.5 ** (max(0.0, now - at) / self._half_life))
+            distance = int(distance * 0.5 ** (max(0.0, now - at) / _HALF_LIFE_SECONDS))
         mark = size if distance < _GRANULE_BYTES else size + distance
         self._marks[card] = mark, now
         return CardUsage(non_tenant, mark)

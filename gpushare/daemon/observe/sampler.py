@@ -60,7 +60,6 @@ class UsageSampler:
         tenants: Tenants,
         observed: Observations,
         *,
-        non_tenant_half_life: float,
         holds: Callable[[int], bool] = lambda _: True,
         changed: Callable[[DriverGeneration], None] = lambda _: None,
     ) -> None:
@@ -73,7 +72,7 @@ class UsageSampler:
         self._ledger = ledger
         self._tenants = tenants
         self._cards = {card.uuid: card for card in driver.cards()}
-        self._non_tenants = NonTenantUse(non_tenant_half_life)
+        self._non_tenants = NonTenantUse()
         self._overheads: dict[tuple[str, int], Overhead] = {}
         self._generation: DriverGeneration | None = None
         self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet

@@ -41,7 +41,7 @@ RESTART: Final = frozenset(
     {"run_dir", "state_dir", "library_dir", "driver.cdi_spec", "runtime_mount_namespace"}
     | {"read_group", "kubernetes.cdi_dir", "history.retention_days", "history.max_size"}
     | {"metrics_history.retention_days", "metrics_history.max_size"}
-    | {"timing.non_tenant_half_life_seconds", "timing.driver_timeout_seconds"}
+    | {"timing.driver_timeout_seconds"}
 )
 #: Fields whose own parts have keys, or which are no keys of the file.
 _PARTS: Final = frozenset({"terms", "timing", "node_settings", "file"})

@@ -208,7 +208,6 @@ class FakeDaemon(DaemonState):
             self.ledger,
             self.tenants,
             self.observed,
-            non_tenant_half_life=60,
         )
         self.meter = ComputeMeter(self.ledger, self.tenants, self.observed)
         self.checkpoints = FakeCheckpoints()

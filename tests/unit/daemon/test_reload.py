@@ -85,7 +85,7 @@ def test_changed_keys_take_effect_and_are_named(
     ("text", "key"),
     [
         ("runtime_mount_namespace: /proc/1/ns/mnt", "mount_namespace"),
-        ("timing: {non_tenant_half_life_seconds: 1}", "timing.non_tenant_half_life_seconds"),
+        ("timing: {driver_timeout_seconds: 1}", "timing.driver_timeout_seconds"),
     ],
 )
 def test_a_change_that_needs_a_restart_is_refused_with_all_others(
@@ -234,7 +234,7 @@ def test_a_daemon_that_starts_meanwhile_does_not_load_the_driver(tmp_path: Path)
     with labelled(tmp_path) as made:
         set_node_setting(RELEASED, "yes", "node label x", made.node, made.ledger)
         made.node.driver = None
-        DriverLoader(made).load_late()
+        DriverLoader(made).load()
         assert made.node.driver is None
         assert "about to be unloaded (node label x)" in made.node.no_driver_reason
 

@@ -165,7 +165,7 @@ def test_refusals_of_a_process_are_counted_after_its_end(tenant: SampledTenant) 
 def test_memory_of_a_process_that_has_ended_is_free_when_the_driver_says_so(
     ends: bool, fell: int, counted: float
 ) -> None:
-    program, non_tenants = FakeProcess(), NonTenantUse(60)
+    program, non_tenants = FakeProcess(), NonTenantUse()
     there = (ProcessUse(program.pid, 8 * GIB),)
     for at in (0, 1):
         non_tenants.observe(at, CARD, there, first=True, used_bytes=20 * GIB)
@@ -177,7 +177,7 @@ def test_memory_of_a_process_that_has_ended_is_free_when_the_driver_says_so(
 
 def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
     """Released, and still in the driver's list: no room may be lost over it."""
-    non_tenants = NonTenantUse(60)
+    non_tenants = NonTenantUse()
     leaving = (ProcessUse(99999, 4 * GIB),)
     non_tenants.excuse(99999, 0)
     for look in range(1, 30):
