@@ -202,9 +202,7 @@ _LOGGED: Final = {
     "systemd-notify-failed": "systemd could not be notified.",
     "thread-hung": "A thread of gpushared hangs; systemd's watchdog ends gpushared if it stays so.",
     "thread-recovered": "The thread runs again.",
-    "socket-recreated": (
-        "The control socket, or a tenant's socket, was removed; it was created again."
-    ),
+    "socket-recreated": ("The control socket was removed; it was created again."),
     "descriptors-exhausted": "No file descriptor is left: new connections wait.",
     "callback-failed": "An internal error in a callback; the event loop continues.",
     "job-failed": "An internal error in a job; the next job runs.",

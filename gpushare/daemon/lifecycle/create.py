@@ -42,7 +42,6 @@ from gpushare.daemon.lifecycle.reserve import (
     truncated_notes,
 )
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger, ReservationLost
@@ -393,7 +392,7 @@ def _refuse_second_maker(bundle: NewContainer, ledger: Ledger) -> None:
 def release_ended_of(pod: PodIdentity, state: DaemonState) -> None:
     """Release what containers of `pod` that are gone had: an init container is, before the next."""
     for record in _tenants_of(pod, state.ledger):
-        if _is_gone(record, state.tenants):
+        if release.is_gone(record, state.tenants):
             release.release_tenant(record.key, state, "the next container of its pod is made")
 
 
@@ -430,13 +429,6 @@ def _tenants_of(pod: PodIdentity, ledger: Ledger) -> list[TenantRecord]:
     return [
         record for record in records if pod.sandbox == record.sandbox != "" and record.allocations
     ]
-
-
-def _is_gone(record: TenantRecord, tenants: Tenants) -> bool:
-    """Whether nothing of it runs, or ever will: what was to make it has ended before it did."""
-    if record.state == "bound":
-        return release.is_gone(record, tenants)
-    return release.is_abandoned(record)
 
 
 class CheckpointRefused(UserError):

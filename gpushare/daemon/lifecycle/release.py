@@ -44,7 +44,9 @@ _AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 def is_gone(record: TenantRecord, tenants: Tenants) -> bool:
-    """Whether nothing of a bound tenant runs any more."""
+    """Whether nothing of a tenant runs any more, or ever will."""
+    if record.state != "bound":
+        return is_abandoned(record)
     if processes.start_time(record.pid) == record.starttime:
         return False
     if record.cgroup:
@@ -205,7 +207,6 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     state.freezing.submit(freezer.enforce)
     state.ledger.settle()
     state.ledger.integrity.look()
-    listen_again(state)
     state.limits.retry()
     state.names.submit(lambda: container_edits.sweep_compat(state.node, state.ledger))
     with suppress(NoDriver):  # kept in node.driver_fault, which status shows
@@ -308,7 +309,7 @@ def _write_again(record: TenantRecord, pages: Pages) -> None:
         pages.grant.set_cores(number, allocation.cores)
 
 
-# --- what an earlier daemon left: pages without a record, and sockets that were removed ---
+# --- what an earlier daemon left: pages without a record ---
 #
 # Pages are removed before their record, so pages without one were a tenant's. If it still runs, its
 # processes count as non-tenants until it is started again.
@@ -329,17 +330,3 @@ def refuse_unknown(pages: Sequence[str], ledger: Ledger) -> None:
         # On a full disk this fails, and the next daemon finds the same state.
         with suppress(OSError):
             ledger.confirm()
-
-
-def listen_again(state: DaemonState) -> None:
-    """Create the socket of a tenant again if it was removed."""
-    for key, pages in state.tenants.pages.items():
-        if TenantSocket.is_there(pages.directory):
-            continue
-        log("socket-recreated", "warning", tenant=key)
-        try:
-            tenant_socket = TenantSocket.listen(key, pages.directory)
-        except OSError as error:
-            log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
-            continue
-        state.loop.call(lambda sock=tenant_socket: state.watch.listen(sock))  # type: ignore[misc]

@@ -18,7 +18,6 @@ import errno
 import os
 import resource
 import socket
-import stat
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -145,15 +144,6 @@ class TenantSocket:
     )
     shortfall: Signal[[int, int]] = field(default_factory=Signal)  # card number and bytes
     restore: Signal[[]] = field(default_factory=Signal)
-
-    @staticmethod
-    def is_there(directory: int) -> bool:
-        """Whether there is a socket in the directory open at `directory`."""
-        try:
-            status = os.stat(abi.SOCKET_NAME, dir_fd=directory, follow_symlinks=False)
-        except OSError:
-            return False
-        return stat.S_ISSOCK(status.st_mode)
 
     @classmethod
     def listen(cls, key: str, directory: int) -> TenantSocket:

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from gpushare import abi
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
-from .conftest import events
 from .neighbour import QUOTA_BYTES, working
 
 
@@ -30,25 +28,6 @@ def mounted_root(
         yield lambda: subprocess.run([*inside, "umount", root], check=False)
     finally:
         subprocess.run([*inside, "umount", "--lazy", root], check=False, capture_output=True)
-
-
-def test_a_tenants_socket_that_was_removed_is_made_again(place: RuntimeNamespace) -> None:
-    """Its folder is what is mounted: a new socket in it is where its processes look."""
-    with working(place) as neighbour:
-        [mount] = place.mounts()
-        socket = place.inside(f"{mount}/{abi.SOCKET_NAME}")
-        first = socket.stat().st_ino
-        socket.unlink()
-        wait_until(lambda: socket.exists() and socket.stat().st_ino != first)
-        [row] = place.rows()
-        assert [line.get("tenant") for line in events(place, "socket-recreated")] == [row["key"]]
-        assert events(place, "tenant-log-received") == []
-        container = neighbour.container
-        too_much = ("/usr/bin/gpushare-probe", f"alloc {1 << 47}")
-        container.through.call("exec", container.id, *too_much)
-        wait_until(lambda: bool(events(place, "tenant-log-received")))
-        neighbour.assert_undisturbed()
-    place.assert_empty()
 
 
 @pytest.mark.gate
