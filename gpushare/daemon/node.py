@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,11 +194,6 @@ class Overrides:
     def _keep(self, values: dict[str, dict[str, str]]) -> None:
         content = json.dumps(values, indent=1) + "\n"
         replace_file(self._file, content.encode(), 0o600, synced=True)
-        directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
         self._values = values
 
 

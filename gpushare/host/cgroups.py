@@ -290,10 +290,13 @@ class CgroupV1Freezer:
 def pids(directory: Path) -> Iterator[int]:
     """Yield the pids in the group and its descendants, except those of other pid namespaces."""
     for folder, _, _ in os.walk(directory):
-        with contextlib.suppress(OSError):  # removed meanwhile, or threaded: see its root
-            for line in (Path(folder) / "cgroup.procs").read_bytes().split():
-                if line != b"0":
-                    yield int(line)
+        try:
+            text = (Path(folder) / "cgroup.procs").read_bytes()
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
+                raise
+            continue  # removed meanwhile, or a threaded group: its root has the processes
+        yield from (int(line) for line in text.split() if line != b"0")
 
 
 def _kill_in_rounds(group: CgroupFreezer, seconds: float) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.core.loop import wait_readable
-from gpushare.host.cgroups import mounted_hierarchies, mountinfo
+from gpushare.host.cgroups import mounted_hierarchies, mountinfo, pids
 from gpushare.oci.bounded_read import read_at_most
 
 _PROC: Final = Path("/proc")
@@ -301,7 +301,7 @@ class Cgroups:
     def processes(self, cgroup: str) -> list[int]:
         """Return the pids in `cgroup` and beneath it; empty when it is gone."""
         directory = self.directory(cgroup)
-        return [] if directory is None else list(_pids_beneath(directory))
+        return [] if directory is None else list(pids(directory))
 
     def is_populated(self, cgroup: str) -> bool:
         """Whether a process is in `cgroup` or beneath it."""
@@ -316,20 +316,7 @@ class Cgroups:
                     return False
                 raise
             return b"populated 1" in events
-        return next(_pids_beneath(directory), None) is not None
-
-
-def _pids_beneath(directory: Path) -> Iterator[int]:
-    for folder, _, _ in os.walk(directory):
-        try:
-            text = (Path(folder) / "cgroup.procs").read_bytes()
-        except OSError as error:
-            if error.errno not in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
-                raise
-            continue  # removed while we walked, or a threaded group (its root has the processes)
-        for line in text.split():
-            if line != b"0":  # a process of another pid namespace
-                yield int(line)
+        return next(pids(directory), None) is not None
 
 
 def descendants(pid: int) -> list[int]:
@@ -357,7 +344,7 @@ def pids_of(cgroup: str, pid: int, cgroups: Cgroups) -> Iterator[int]:
         return
     directory = cgroups.directory(cgroup)
     if directory is not None:
-        yield from _pids_beneath(directory)
+        yield from pids(directory)
 
 
 def members(cgroup: str, pid: int, cgroups: Cgroups) -> list[Process]:

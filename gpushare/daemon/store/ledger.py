@@ -409,7 +409,7 @@ class Ledger:
         """Log, and keep for `gpushare doctor`, what is not as the last daemon left it."""
         if ledger.discarded:
             count = sum(name != ABOUT for name in ledger.discarded)
-            log("ledger-discarded", boot=ledger.earlier_boot, tenants=count)
+            log("ledger-discarded", tenants=count)
         for folder, scan in ((self._ledger, ledger), (self._copies, copies)):
             if scan.unreadable:
                 names = sorted(scan.unreadable)

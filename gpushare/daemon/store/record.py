@@ -38,7 +38,6 @@ _NAME: Final = re.compile(
 )
 _DAMAGED: Final = ".damaged"
 _MOST_BYTES: Final = 1 << 20
-_MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -280,7 +279,6 @@ class FolderScan:
     documents: Mapping[str, dict[str, Any]]
     unreadable: Mapping[str, str]  # why each of these cannot be read
     discarded: tuple[str, ...] = ()  # the names of files of another boot, which were removed
-    earlier_boot: str = ""  # that boot
 
 
 class RecordFolder:
@@ -308,7 +306,7 @@ class RecordFolder:
         """
         documents: dict[str, dict[str, Any]] = {}
         unreadable: dict[str, str] = {}
-        discarded, earlier_boot = [], ""
+        discarded = []
         for name in sorted(file.name for file in self.path.iterdir()):
             if not _NAME.fullmatch(name.removeprefix(".")):
                 continue
@@ -327,8 +325,7 @@ class RecordFolder:
                 continue
             self.remove(name)
             discarded.append(name)
-            earlier_boot = str(boot)
-        return FolderScan(documents, unreadable, tuple(discarded), earlier_boot)
+        return FolderScan(documents, unreadable, tuple(discarded))
 
     def draft(self, name: str, document: Mapping[str, Any]) -> None:
         """Write the next content of `name`; it is not in effect before `publish`."""
@@ -356,13 +353,10 @@ class RecordFolder:
             os.unlink(name, dir_fd=self._fd)
 
     def set_aside(self, names: Iterable[str]) -> None:
-        """Rename each file to NAME.damaged; the newest of those are kept."""
+        """Rename each file to NAME.damaged."""
         for name in sorted(names):
             with contextlib.suppress(FileNotFoundError):
                 self._rename(name, f"{name}{_DAMAGED}")
-        kept = sorted(self.path.glob(f"*{_DAMAGED}"), key=lambda file: file.stat().st_ctime)
-        for file in kept[:-_MOST_DAMAGED]:
-            file.unlink(missing_ok=True)
 
     def _rename(self, before: str, after: str) -> None:
         os.rename(before, after, src_dir_fd=self._fd, dst_dir_fd=self._fd)
