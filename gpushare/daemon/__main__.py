@@ -141,16 +141,18 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     scheduler.check()
     readers = Worker("read")
     parts.look_again(loop)
-    limits = TimeLimits(state.ledger, state.freezing, control.end_time)
+    end = partial(control.stop, number=signal.SIGTERM)
+    limits = TimeLimits(state.ledger, state.freezing, partial(end, seconds=30, by="time-limit"))
+    idle = {"pause": partial(control.pause, by="idle"), "kick": partial(end, seconds=10, by="idle")}
     loop.every(lambda: TIME_SECONDS, limits.look)
     server = ControlServer(listener, state, readers, parts.operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
-        lambda: decide.submit(loader.load_late),
+        lambda: decide.submit(loader.load),
         lambda: decide.submit(servers.check),
         server.rebind_if_lost,
         scheduler.check,
-        IdleHolders(state, {"pause": control.pause_idle, "kick": control.kick_idle}).look,
+        IdleHolders(state, idle).look,
         parts.evictions.look,
     )
     for job in again:

@@ -158,7 +158,7 @@ class SchedulerSync:
         except SchedulerLost as error:
             self._lost(str(error))
         else:
-            self._state.node.scheduler_fault = self._fault()
+            self._state.node.scheduler_fault = next(iter(self._rejected.values()), "")
 
     def _send_changed(self) -> None:
         if self._scheduler is None:
@@ -217,22 +217,17 @@ class SchedulerSync:
         if not error:
             self._rejected.pop(key, None)
             return
-        why = os.strerror(error)
-        if self._rejected.get(key) != why:
+        record, why = self._state.ledger.entries.get(key), os.strerror(error)
+        text = (
+            f"the scheduler does not enforce the share of {record.title if record else key}: {why}"
+        )
+        if self._rejected.get(key) != text:
             log("share-rejected", "error", tenant=key, error=why)
-        self._rejected[key] = why
+        self._rejected[key] = text
 
     def _wanted(self) -> dict[str, tuple[Pages, TenantShares]]:
         shares, pages = scheduled_shares(self._state), self._state.tenants.pages
         return {key: (pages[key], shares[key]) for key in shares if key in pages}
-
-    def _fault(self) -> str:
-        if not self._rejected:
-            return ""
-        records = self._state.ledger.entries
-        key, why = next(iter(self._rejected.items()))
-        name = records[key].title if key in records else key
-        return f"the scheduler does not enforce the share of {name}: {why}"
 
     def _connected(self) -> Scheduler:
         """Return a current scheduler: the connected one, an earlier daemon's, or a new one."""

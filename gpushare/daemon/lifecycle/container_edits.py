@@ -275,7 +275,8 @@ class ContainerEditor:
             return []
         machine = machine_facts(self._own, self._driver, shared=record.shared)
         image = image_facts(self._original, self._image, package, self._node)
-        ill = problems(compatibility.evaluate_image(image, machine))
+        found = compatibility.evaluate_image(image, machine)  # the gravest first
+        ill = [one for one in found if one.level != "ok" and one.rule != rules.PACKAGE]
         for finding in ill:
             log(
                 "tenant-image-incompatible",
@@ -504,15 +505,6 @@ def machine_facts(cards: Sequence[Card], driver: LoadedDriver, *, shared: bool) 
             for card in cards
         ),
         backend="interposer" if shared else "exclusive",
-    )
-
-
-def problems(
-    findings: Sequence[rules.CompatibilityFinding],
-) -> tuple[rules.CompatibilityFinding, ...]:
-    """Return the findings that users are told of, the gravest first."""
-    return tuple(
-        finding for finding in findings if finding.level != "ok" and finding.rule != rules.PACKAGE
     )
 
 

@@ -55,11 +55,13 @@ class DriverLoader:
         self._opening: Nvml | None = None  # a driver whose library is still being loaded
 
     def load(self) -> None:
-        """Load the driver that the CDI spec describes; if that fails, note why.
+        """Load the driver that the CDI spec describes, unless it is; if that fails, note why.
 
         Containers that ask for no GPU must start on any machine.
         """
         state = self._state
+        if state.node.driver is not None:
+            return
         try:
             driver = state.node.driver = self._load()
         except (DriverError, CdiError, NoSpec, OSError, yaml.YAMLError) as error:
@@ -86,11 +88,6 @@ class DriverLoader:
         """Never count `pid`, a program of the daemon's own, as a non-tenant; any thread."""
         if self.sampler is not None:
             self.sampler.excuse(pid)
-
-    def load_late(self) -> None:
-        """Load a driver that was not there at the start."""
-        if self._state.node.driver is None:
-            self.load()
 
     def take_over(self, generation: DriverGeneration) -> None:
         """Take over cards that are not as they were.
@@ -149,7 +146,7 @@ class DriverLoader:
             nvml.open()
         except DriverTimeout:
             self._opening = nvml
-            nvml.afterwards(lambda: self._state.decide.submit(self.load_late))
+            nvml.afterwards(lambda: self._state.decide.submit(self.load))
             raise
         except DriverError:
             nvml.close()

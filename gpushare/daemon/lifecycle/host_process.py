@@ -139,19 +139,16 @@ def _closed(record: TenantRecord, node: Node) -> list[str]:
 def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[MountRow]:
     if not record.shared:
         return []
-    rows = [_row(mount) for mount in container.driver_mounts(node.loaded().files, ON_HOST)]
-    rows += [
-        MountRow(
-            source=str(node.host_libraries / name),
-            destination=str(FILTERS / name),
-            read_only=True,
-        )
+    libraries = (
+        Mount(str(node.host_libraries / name), str(FILTERS / name), ("ro",))
         for name in (CUDA, NVML)
+    )
+    wanted = (
+        *container.driver_mounts(node.loaded().files, ON_HOST),
+        *libraries,
+        *container.tenant_mounts(str(mounts.path(record.key)), ON_HOST),
+    )
+    return [
+        MountRow(source=mount.source, destination=mount.destination, read_only=mount.read_only)
+        for mount in wanted
     ]
-    directory = str(mounts.path(record.key))
-    rows += [_row(mount) for mount in container.tenant_mounts(directory, ON_HOST)]
-    return rows
-
-
-def _row(mount: Mount) -> MountRow:
-    return MountRow(source=mount.source, destination=mount.destination, read_only=mount.read_only)

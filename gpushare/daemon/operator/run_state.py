@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -24,19 +23,7 @@ from gpushare.daemon.store.record import By, TenantRecord
 from gpushare.errors import UserError
 
 _FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit")
-_KICK_SECONDS: Final = 10
-_TIME_LIMIT_SECONDS: Final = 30
 _TERMINATE_SECONDS: Final = 3  # for an MPS server to end the work of a client
-
-
-@dataclass(frozen=True)
-class StopRequest:
-    """The signal for the first process, how long it has to exit, and the reason for the log."""
-
-    number: signal.Signals
-    timeout_seconds: int
-    why: str
-    by: By = "operator"
 
 
 class RunControl:
@@ -65,13 +52,22 @@ class RunControl:
                 "it, resume it there: docker unpause, podman unpause"
             )
 
-    def stop(self, record: TenantRecord, request: StopRequest) -> None:
+    def stop(
+        self,
+        record: TenantRecord,
+        why: str,
+        number: signal.Signals,
+        seconds: int,
+        by: By = "operator",
+    ) -> None:
         """Stop a tenant, also a frozen one; CannotFreeze: nothing was done.
+
+        Its first process gets `number`, and has `seconds` to exit.
 
         The kill is recorded as well: a daemon that is killed meanwhile does it at its next start.
         """
-        after = 0 if request.number == signal.SIGKILL else request.timeout_seconds
-        why = request.why or "stopped by an operator"
+        after = 0 if number == signal.SIGKILL else seconds
+        why = why or "stopped by an operator"
         is_client = record.isolation == MPS
         if is_client:  # its server is told first, if it answers in time
             self._freezer.promise_kill(record.key, why, after + _TERMINATE_SECONDS)
@@ -80,15 +76,15 @@ class RunControl:
             self._freezer.promise_kill(record.key, why, after)
         else:
             self._freezer.kill(record.key, why)
-        how = {"by": request.by, "signal": request.number.name, "timeout": after}
+        how = {"by": by, "signal": number.name, "timeout": after}
         log("tenant-stop-requested", "warning", **record.identity, **how, reason=why)
         if after:
             try:
                 # Before the thaw: the process runs with the signal or not at all, and one that
                 # was sent while it was frozen is the same one.
-                _send_signal(record, request.number)
+                _send_signal(record, number)
             finally:
-                self._release(record.key, request.by)
+                self._release(record.key, by)
             self._enforce_after(after)
 
     def _kill_client(self, record: TenantRecord, why: str, after: int) -> None:
@@ -108,18 +104,6 @@ class RunControl:
     def _enforce_after(self, seconds: float) -> None:
         enforce = partial(self._state.freezing.submit, self._freezer.enforce)
         self._state.loop.after(seconds, enforce)
-
-    def pause_idle(self, record: TenantRecord, why: str) -> None:
-        """Pause a tenant for `idle.action`; CannotFreeze."""
-        self.pause(record, why, "idle")
-
-    def kick_idle(self, record: TenantRecord, why: str) -> None:
-        """Stop a tenant for `idle.action`: SIGTERM, SIGKILL after ten seconds; CannotFreeze."""
-        self.stop(record, StopRequest(signal.SIGTERM, _KICK_SECONDS, why, "idle"))
-
-    def end_time(self, record: TenantRecord, why: str) -> None:
-        """Stop a tenant whose time limit is over: SIGTERM, SIGKILL later; CannotFreeze."""
-        self.stop(record, StopRequest(signal.SIGTERM, _TIME_LIMIT_SECONDS, why, "time-limit"))
 
     def _release(self, key: str, who: By) -> bool:
         """Take back for `who` what froze a tenant, and tell those that decided it; False: none."""

@@ -34,7 +34,7 @@ from gpushare.daemon.lifecycle.tenant_names import find_tenant
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import cards, reload, resize
-from gpushare.daemon.operator.run_state import RunControl, StopRequest
+from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import find_card
 from gpushare.daemon.service.control_server import (
@@ -276,8 +276,8 @@ class Operations:
         return self._shown(record)
 
     def stop(self, name: str, signal: str, timeout: int, reason: str) -> ControlReply:
-        record, stop = self._find(name), StopRequest(Signals[f"SIG{signal}"], timeout, reason)
-        self._freeze(lambda: self._control.stop(record, stop))
+        record, number = self._find(name), Signals[f"SIG{signal}"]
+        self._freeze(lambda: self._control.stop(record, reason, number, timeout))
         return self._shown(record)
 
     def _freeze(self, job: Callable[[], None]) -> None:
