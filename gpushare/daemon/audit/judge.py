@@ -140,15 +140,17 @@ def claimed_use(
     return ClaimedUse(by_process, managed - spared, spared)
 
 
-def memory_of(
-    uses: Iterable[tuple[Process, ProcessUse]], before: ClaimedUse, after: ClaimedUse
-) -> list[ProcessMemory]:
+#: Before the driver was asked, and after it had answered.
+Claims = tuple[ClaimedUse, ClaimedUse]
+
+
+def memory_of(uses: Iterable[tuple[Process, ProcessUse]], claims: Claims) -> list[ProcessMemory]:
     """Return the memory of each process, by the smaller of its claims before and after a sample."""
     return [
         ProcessMemory(
             use.bytes or 0,
-            min(claims.of(process).own_bytes for claims in (before, after)),
-            min(claims.of(process).context_bytes for claims in (before, after)),
+            min(claim.of(process).own_bytes for claim in claims),
+            min(claim.of(process).context_bytes for claim in claims),
         )
         for process, use in uses
     ]
@@ -195,19 +197,17 @@ class UseHistory:
         self,
         now_ns: int,
         sizes: Sequence[tuple[Process, int]],
-        before: ClaimedUse,
-        after: ClaimedUse,
+        claims: Claims,
         bounds: ClaimBounds,
     ) -> ProvenUse:
         """Return what a sample proves.
 
-        `sizes` are the tenant's processes with the driver's figure for each, `before` and `after`
-        their claims before the driver was asked and afterwards.
+        `sizes` are the tenant's processes with the driver's figure for each.
         """
         if now_ns - self._since_ns >= PERIOD_NS:
             self._begin_period(now_ns)
         now = {
-            (process.pid, process.starttime): self._process(process, size, before, after, bounds)
+            (process.pid, process.starttime): self._process(process, size, claims, bounds)
             for process, size in sizes
         }
         agreed = sum(
@@ -217,38 +217,32 @@ class UseHistory:
         )
         total = sum(size for _, size in sizes)
         doubled = sum(
-            min(_mapped(process, before, bounds), _mapped(process, after, bounds))
-            for process, _ in sizes
+            min(_mapped(process, claim, bounds) for claim in claims) for process, _ in sizes
         )
         if bounds.doubled_bytes is not None:
             doubled = min(doubled, bounds.doubled_bytes)
         sure = max(agreed, self._mostly(now_ns, total - min(total, doubled), bounds))
-        claimed = min(before.managed_bytes, after.managed_bytes)
-        managed = claimed if bounds.unlisted_bytes is None else min(claimed, bounds.unlisted_bytes)
+        claimed = [claim.managed_bytes for claim in claims]
+        unlisted = bounds.unlisted_bytes
+        managed = min(claimed) if unlisted is None else min(*claimed, unlisted)
         sure_managed = min(managed, self._managed_bytes)
         self._processes, self._managed_bytes = now, managed
         alone = max(sum(process.least_bytes for process in now.values()), sure)
         most = max(total, sure)
         listed = UseBounds(sure, most, alone)
-        most += max(before.managed_bytes, after.managed_bytes)
+        most += max(claimed)
         return ProvenUse(listed, UseBounds(sure + sure_managed, most, alone + managed))
 
     def _process(
-        self,
-        process: Process,
-        size: int,
-        before: ClaimedUse,
-        after: ClaimedUse,
-        bounds: ClaimBounds,
+        self, process: Process, size: int, claims: Claims, bounds: ClaimBounds
     ) -> _Process:
         known = self._processes.get((process.pid, process.starttime), _Process(0, 0, 0))
-        own = tuple(claims.of(process).own_bytes for claims in (before, after))
+        own = tuple(claim.of(process).own_bytes for claim in claims)
         explained = max(
             known.explained_bytes,
             *(
-                min(claims.of(process).own_bytes, bounds.own_bytes)
-                + _mapped(process, claims, bounds)
-                for claims in (before, after)
+                min(claim.of(process).own_bytes, bounds.own_bytes) + _mapped(process, claim, bounds)
+                for claim in claims
             ),
         )
         beyond = size - max(explained, known.explained_before_bytes)
@@ -372,8 +366,7 @@ class _TenantOnCard:
     allocation: CardAllocation | None  # None: it has no part of the card
     case: _QuotaCase
     uses: _ListedUse | None  # None: the card did not answer
-    before: ClaimedUse  # what it claimed before the driver was asked
-    after: ClaimedUse  # the same, after the driver had answered
+    claims: Claims
 
     @property
     def place(self) -> TenantOnCard:
@@ -459,11 +452,11 @@ class Judge:
             for uuid, number, part in places:
                 case = self._case(now_ns, (record.key, uuid), has_part=part is not None)
                 uses = listed.get((record.key, uuid), _ListedUse()) if uuid in look.owned else None
-                before, after = (
-                    case.claimed(claims.get(record.key, ()), number, part)
-                    for claims in (look.before, look.after)
+                claims = (
+                    case.claimed(look.before.get(record.key, ()), number, part),
+                    case.claimed(look.after.get(record.key, ()), number, part),
                 )
-                tenants.append(_TenantOnCard(record, uuid, number, part, case, uses, before, after))
+                tenants.append(_TenantOnCard(record, uuid, number, part, case, uses, claims))
         return tenants
 
     def _case(self, now_ns: int, place: TenantOnCard, *, has_part: bool) -> _QuotaCase:
@@ -503,8 +496,8 @@ class Judge:
         known = case.entitlements[0]
         may = max(limits.now_bytes, limits.ever_bytes) if known is None else known.may_bytes
         uses = tenant.uses or _ListedUse()
-        processes = memory_of([*uses.running, *uses.ended], tenant.before, tenant.after)
-        managed = max(tenant.before.managed_bytes, tenant.after.managed_bytes)
+        processes = memory_of([*uses.running, *uses.ended], tenant.claims)
+        managed = max(claim.managed_bytes for claim in tenant.claims)
         slack = slack_bytes(may, context_bytes, processes, managed)
         exported = sum(card.exported.values()) - card.exported[record.key]
         bounds = ClaimBounds(may, slack, exported, card.unlisted_bytes, card.doubled_bytes)
@@ -616,9 +609,8 @@ def _card_claims(uuid: str, tenants: Sequence[_TenantOnCard], look: AuditInput) 
         # No claim is more than its tenant was ever allowed.
         part = tenant.allocation
         most = 0 if part is None else part.burst_limit_bytes + part.managed_bytes
-        claims = tenant.before, tenant.after
-        exported[tenant.entry.key] = min(most, max(claim.exported_bytes for claim in claims))
-        managed += min(most, max(claim.managed_bytes + claim.spared_bytes for claim in claims))
+        exported[tenant.entry.key] = min(most, max(use.exported_bytes for use in tenant.claims))
+        managed += min(most, max(use.managed_bytes + use.spared_bytes for use in tenant.claims))
     used = look.sample.used.get(uuid)
     if used is None:
         return _CardClaims(exported, None, None)
@@ -637,7 +629,7 @@ def _proven_use(now_ns: int, tenant: _TenantOnCard, bounds: ClaimBounds) -> Prov
         for pairs in (uses.running, uses.ended)
     )
     sizes = [*running, *_above(ended, bounds.own_bytes)]
-    return tenant.case.history.look(now_ns, sizes, tenant.before, tenant.after, bounds)
+    return tenant.case.history.look(now_ns, sizes, tenant.claims, bounds)
 
 
 def _above(ended: list[tuple[Process, int]], may_bytes: int) -> list[tuple[Process, int]]:

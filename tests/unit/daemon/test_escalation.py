@@ -287,7 +287,7 @@ def looks_of(
     made, found = UseHistory(0), []
     for number, (seen, before, after) in enumerate(looks):
         sizes = [(process, size * GIB) for process, size in seen]
-        found.append(made.look((number + 1) * step_ns, sizes, before, after, bounds))
+        found.append(made.look((number + 1) * step_ns, sizes, (before, after), bounds))
     return found
 
 
@@ -388,7 +388,7 @@ def test_use_from_before_the_limit_fell_does_not_count_as_above_it() -> None:
         may = ClaimBounds((9 if number <= 30 else 4) * GIB)
         size = 3 if number <= 30 else 1
         seen = [(process, size * GIB) for process in (A, B, C)]
-        use = made.look(number * STEP_NS, seen, of(a=9, b=9, c=9), of(), may)
+        use = made.look(number * STEP_NS, seen, (of(a=9, b=9, c=9), of()), may)
         assert use.listed.sure_bytes == 0
 
 
