@@ -41,8 +41,6 @@ class NodeMetrics(TypedDict):
     history_lost: int  # events that could not be kept; since gpushared started
     queue_waiting: int  # starts that wait for room
     queue_oldest_seconds: float  # how long the oldest of them has waited; 0: none waits
-    queue_granted: int  # starts that were granted room; since gpushared started
-    queue_waited_seconds: float  # how long all of those waited together
 
 
 @dataclass(frozen=True)

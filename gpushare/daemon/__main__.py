@@ -55,9 +55,7 @@ def main() -> None:
         _make_nodes()
         return
     try:
-        config = configuration.load(arguments.config)
-        if not arguments.check:
-            run(config)
+        run(configuration.load(arguments.config))
     except UserError as error:
         exit_with(error, "gpushared")
 
@@ -75,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="load the driver's modules, make its device nodes and exit; for the unit",
     )
-    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument("--version", action="version", version=f"gpushared {gpushare.__version__}")
     return parser
 

@@ -295,16 +295,4 @@ NODE_FAMILIES: Final = (
         "How long the start that has waited longest waits; 0 if none does.",
         lambda node: node["queue_oldest_seconds"],
     ),
-    _of_node(
-        "gpushare_queue_grants_total",
-        "Starts that were granted room by the queue.",
-        lambda node: node["queue_granted"],
-        "counter",
-    ),
-    _of_node(
-        "gpushare_queue_wait_seconds_total",
-        "How long all starts that were granted room had waited together.",
-        lambda node: node["queue_waited_seconds"],
-        "counter",
-    ),
 )

@@ -355,9 +355,6 @@ class WhyProcessCard(TypedDict):
     index: int
     bytes: int
     kinds: dict[str, int]
-    contexts: int
-    exported_bytes: int
-    imported_bytes: int
     driver_bytes: int | None
 
 

@@ -224,8 +224,6 @@ class Queue:
             waited_seconds=round(granted.granted - ticket.arrived, 1),
             cards=[card.card.index for card in grant.placed],
         )
-        state.queue.granted += 1
-        state.queue.waited_seconds += granted.granted - ticket.arrived
 
     def note_start(self, ticket: TicketRecord) -> None:
         """End the ticket that a start took over.

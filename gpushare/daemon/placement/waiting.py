@@ -68,8 +68,6 @@ class QueueState:
     reasons: Mapping[str, str] = field(default_factory=dict)  # why each does not fit, by ticket
     withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)  # by a card's UUID
     ended: Mapping[str, str] = field(default_factory=dict)  # how the last tickets ended, by ID
-    granted: int = 0  # tickets since gpushared started
-    waited_seconds: float = 0.0  # by all of them together
     claimants: int = 0  # others are evicted for them; nothing is granted meanwhile
 
     def open_to(

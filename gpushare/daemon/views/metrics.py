@@ -48,8 +48,6 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
         history_lost=0 if state.history is None else state.history.lost,
         queue_waiting=len(starts),
         queue_oldest_seconds=max((time.time() - start.since for start in starts), default=0.0),
-        queue_granted=state.queue.granted,
-        queue_waited_seconds=state.queue.waited_seconds,
     )
 
 

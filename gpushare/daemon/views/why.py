@@ -188,9 +188,6 @@ def _held(index: int, held: MemoryUse, uses: Sequence[ProcessUse]) -> WhyProcess
         index=index,
         bytes=held.held_bytes,
         kinds={name: size for name, size in process_kinds(held).items() if size},
-        contexts=held.contexts,
-        exported_bytes=held.exported_bytes,
-        imported_bytes=held.imported_bytes,
         driver_bytes=driver_sum(use.bytes for use in uses) if uses else None,
     )
 

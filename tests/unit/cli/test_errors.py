@@ -211,7 +211,7 @@ def test_ctrl_c_is_an_interruption(error_of: RunOutcome, monkeypatch: pytest.Mon
     ("program", "words", "status"),
     [
         (gpushared.main, ["gpushared"], ExitStatus.REFUSED),  # needs root
-        (gpushared.main, ["gpushared", "--check", "--config", "none"], ExitStatus.ERROR),
+        (gpushared.main, ["gpushared", "--config", "none"], ExitStatus.ERROR),
         (gpushared.main, ["gpushared", "--none"], ExitStatus.USAGE),
         (exporter.main, ["gpushare-exporter", "--listen", "0.0.0.0:0"], ExitStatus.USAGE),
         (exporter.main, ["gpushare-exporter", "--token-file", "none"], ExitStatus.ERROR),

@@ -277,9 +277,6 @@ def process(**more: Any) -> dict[str, Any]:
         "index": 0,
         "bytes": USED - 40 * MIB,
         "kinds": {part: size for part, size in PARTS.items() if size and part != "unaccounted"},
-        "contexts": 1,
-        "exported_bytes": GIB,
-        "imported_bytes": 0,
         "driver_bytes": USED,
     }
     return {

@@ -84,8 +84,6 @@ def node(**more: Any) -> NodeMetrics:
         "history_lost": 0,
         "queue_waiting": 2,
         "queue_oldest_seconds": 90.0,
-        "queue_granted": 3,
-        "queue_waited_seconds": 120.0,
     }
     made.update(more)  # type: ignore[typeddict-item]
     return made
