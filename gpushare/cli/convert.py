@@ -32,17 +32,8 @@ _KINDS: Final = {"lost": "no equivalent", "left": "not changed", "note": "note"}
     "--to", "target", type=click.Choice(tuple(TARGETS)), required=True, help="Target keys."
 )
 @click.option("-i", "--in-place", is_flag=True, help="Write the result to FILE.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PATH",
-    help="Output file. Default: stdout.",
-)
 @click.option("--strict", is_flag=True, help="Write nothing if a key has no equivalent.")
-def command(
-    session: Session, file: str, target: str, in_place: bool, output: Path | None, strict: bool
-) -> None:
+def command(session: Session, file: str, target: str, in_place: bool, strict: bool) -> None:
     """Convert GPU requests in a manifest to another system's keys.
 
     FILE is a manifest of Kubernetes or docker compose, an ECS task definition or a config.json, or
@@ -56,8 +47,8 @@ def command(
     The exit status is 1 if nothing could be written, or if --strict finds a key without an
     equivalent.
     """
-    if in_place and (file == STDIN or output is not None):
-        raise click.UsageError("--in-place requires a FILE other than -, and no --output.")
+    if in_place and file == STDIN:
+        raise click.UsageError("--in-place requires a FILE other than -.")
     converted = convert(read(file), TARGETS[target])
     for note in converted.notes:
         session.note(
@@ -66,18 +57,17 @@ def command(
     if strict and converted.lost:
         text = f"nothing was written: {len(converted.lost)} without an equivalent (--strict)"
         raise UserError(text, code=ErrorCode.INVALID)
-    written = Path(file) if in_place else output
-    if written is not None and (converted.changed or not in_place):
-        _write(written, converted.text)
+    if in_place and converted.changed:
+        _write(Path(file), converted.text)
     if session.json:
-        session.show(_data(converted, written), str)
-    elif written is None:
+        session.show(_data(converted, in_place=in_place), str)
+    elif not in_place:
         click.echo(converted.text, nl=False)
     if not converted.changed:
         session.note(f"{converted.file.path}: nothing to change")
 
 
-def _data(converted: Converted, written: Path | None) -> dict[str, Any]:
+def _data(converted: Converted, *, in_place: bool) -> dict[str, Any]:
     return {
         "file": converted.file.path,
         "to": converted.target.name,
@@ -90,26 +80,19 @@ def _data(converted: Converted, written: Path | None) -> dict[str, Any]:
             {"line": note.line, "key": note.key, "what": note.what, "why": note.why}
             for note in converted.notes
         ],
-        **({"text": converted.text} if written is None else {"output": str(written)}),
+        **({} if in_place else {"text": converted.text}),
     }
 
 
 def _write(path: Path, text: str) -> None:
-    """Write `path` atomically; an existing file keeps its mode, and a link stays a link.
-
-    A file that is not a regular one, such as /dev/null, is written to instead of replaced.
-    """
+    """Write `path` atomically: it keeps its mode, and a link stays a link."""
     path = path.resolve()
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(draft, flags, 0o666)
+    descriptor = os.open(draft, flags, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            if path.exists():
-                os.fchmod(descriptor, path.stat().st_mode & 0o7777)
+            os.fchmod(descriptor, path.stat().st_mode & 0o7777)
             file.write(text)
         draft.rename(path)
     except BaseException:

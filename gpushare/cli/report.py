@@ -78,12 +78,6 @@ def parse_time(ctx: click.Context, parameter: click.Parameter, text: str | None)
     help="What to print.",
 )
 @click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to FILE instead of stdout.",
-)
-@click.option(
     "--below",
     type=click.FloatRange(0, 100, min_open=True),
     default=30,
@@ -108,7 +102,6 @@ def command(
     until: float | None,
     by: str | None,
     form: str,
-    output: Path | None,
     below: float,
     least: float,
     file: Path | None,
@@ -143,11 +136,7 @@ def command(
         )
         table = make_report(report, source, by or "")
     form = "json" if session.json else form
-    text = _text(table) if form == TABLE else FORMATS[form](table)
-    if output is not None:
-        output.write_text(click.unstyle(text), encoding="utf-8", newline="")
-    else:
-        click.echo(text, nl=False)
+    click.echo(_text(table) if form == TABLE else FORMATS[form](table), nl=False)
     if not table.rows and form == TABLE:
         click.echo(f"nothing to report from {period_text(table)}", err=True)
 

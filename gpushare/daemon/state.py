@@ -47,9 +47,9 @@ class Durations:
             for operation in TIMED
         }
 
-    def note(self, op: object, seconds: float, failure: str | None = None) -> None:
+    def note(self, op: str, seconds: float, failure: str | None = None) -> None:
         """Note that `op` was answered after `seconds`; `failure` is the code of a refusal."""
-        metrics = self._metrics.get(op) if isinstance(op, str) else None
+        metrics = self._metrics.get(op)
         if metrics is None:
             return
         with self._lock:

@@ -99,14 +99,9 @@ def test_without_gpushared_such_a_user_is_told_what_to_do(
     assert report("usage").exit_code == 0  # it needs no events
 
 
-def test_a_report_is_written_to_a_file(report: Cli, tmp_path: Path) -> None:
-    file = tmp_path / "costs.csv"
-    words = ("--since", "3h", "--by", "card", "--format", "csv", "--output", str(file))
-    assert report("chargeback", *words).output == ""
-    found = list(csv.DictReader(io.StringIO(file.read_bytes().decode(), newline="")))
-    assert [row["card"] for row in found] == ["0", "1"]
-    report("usage", "--since", "3h", "--output", str(file))
-    assert file.read_text().startswith("CONTAINER  ")  # no colors
+def test_a_report_is_csv(report: Cli) -> None:
+    text = report("chargeback", "--since", "3h", "--by", "card", "--format", "csv").output
+    assert [row["card"] for row in csv.DictReader(io.StringIO(text))] == ["0", "1"]
 
 
 def test_no_history_is_an_error_that_names_the_folder(cli: Cli, tmp_path: Path) -> None:
