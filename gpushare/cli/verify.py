@@ -153,23 +153,26 @@ def _trial(cards: list[CardRow], percent: int, time_scale: float) -> ComputeTria
 def _obstacle(card: CardRow, percent: int) -> str:
     """Return why `percent` cannot be tested on `card`, empty if it can."""
     tenants = 2
-    need = tenants * compute.MEMORY_BYTES
-    if card["health"] != "ok":
-        return f"is unhealthy ({card['health']})"
-    if card["cordoned"]:
-        return "is cordoned"
-    if card["mode"] == "exclusive":
-        return "is allocated exclusively"
+    if why := _no_room(card, tenants * compute.MEMORY_BYTES):
+        return why
     if card["policy"] not in {"", "fixed-share"}:
         return f"has the policy {card['policy']} (gpushare card policy)"
     if card["cores_available"] < percent:
         return f"has {card['cores_available']} % available"
-    if card["available_bytes"] < need:
-        return (
-            f"has {format_size(card['available_bytes'])} available, of {format_size(need)} required"
-        )
     if card["tenants"] + tenants > card["max_tenants"]:
         return f"has {card['tenants']} of {card['max_tenants']} tenants"
+    return ""
+
+
+def _no_room(card: CardRow, need_bytes: int) -> str:
+    """Return why `card` gives no shares of `need_bytes`, empty if it does."""
+    if card["schedulable_reason"]:
+        return f"takes no containers ({card['schedulable_reason']})"
+    if "exclusive" in {card["mode"], card["allowed_mode"]}:
+        return "gives no shares"
+    if card["available_bytes"] < need_bytes:
+        available, need = format_size(card["available_bytes"]), format_size(need_bytes)
+        return f"has {available} available, of {need} required"
     return ""
 
 
@@ -269,19 +272,8 @@ def _unused_card(cards: list[CardRow], wanted: int | None) -> int:
 
 def _in_use(card: CardRow) -> str:
     """Return why the test must not run on `card`, empty if it can."""
-    if card["health"] != "ok":
-        return f"is unhealthy ({card['health']})"
-    if card["cordoned"]:
-        return "is cordoned"
-    if card["allowed_mode"] == "exclusive":
-        return "accepts no shares (cards.allowed_mode)"
     if card["tenants"]:
         return f"has {card['tenants']} tenants"
     if card["non_tenant_processes"] or (card["utilization"] or 0) >= BUSY:
         return "is used by processes without a quota"
-    if card["available_bytes"] < NEEDED_BYTES:
-        return (
-            f"has {format_size(card['available_bytes'])} available, of "
-            f"{format_size(NEEDED_BYTES)} required"
-        )
-    return ""
+    return _no_room(card, NEEDED_BYTES)

@@ -165,15 +165,6 @@ class HistoryReader:
         ]
         return found[0] if len(found) == 1 else added(found)
 
-    def total(
-        self, subject: Subject, figure: str, since: float, until: float, *, card: str | None = None
-    ) -> float:
-        """Return the integral of a gauge in unit-seconds, or the increase of a counter."""
-        found = sum(
-            row[4] for rows in self._rows(subject, figure, since, until, card) for row in rows
-        )
-        return found if _figure(subject, figure).counter else found / 1000
-
     # --- the file ---
 
     def _open(self) -> sqlite3.Connection:

@@ -65,9 +65,8 @@ def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> No
         ({"cores_available": 20}, "card 0 has 20 % available"),
         ({"available_bytes": GIB}, "card 0 has 1 GiB available, of 2 GiB required"),
         ({"tenants": 15}, "card 0 has 15 of 16 tenants"),
-        ({"mode": "exclusive"}, "card 0 is allocated exclusively"),
-        ({"health": "XID 79"}, "card 0 is unhealthy (XID 79)"),
-        ({"cordoned": True}, "card 0 is cordoned"),
+        ({"mode": "exclusive"}, "card 0 gives no shares"),
+        ({"schedulable_reason": "cordoned"}, "card 0 takes no containers (cordoned)"),
         ({"policy": "best-effort"}, "card 0 has the policy best-effort (gpushare card policy)"),
     ],
 )
@@ -92,16 +91,15 @@ def test_the_first_unused_card_is_taken() -> None:
         ({"tenants": 2}, "card 0 has 2 tenants"),
         ({"utilization": 7}, "card 0 is used by processes without a quota"),
         ({"non_tenant_processes": [{"pid": 1}]}, "card 0 is used by processes without a quota"),
-        ({"cordoned": True}, "card 0 is cordoned"),
-        ({"health": "XID 79"}, "card 0 is unhealthy (XID 79)"),
-        ({"allowed_mode": "exclusive"}, "card 0 accepts no shares (cards.allowed_mode)"),
+        ({"schedulable_reason": "unhealthy: XID 79"}, "card 0 takes no containers (unhealthy: "),
+        ({"allowed_mode": "exclusive"}, "card 0 gives no shares"),
         ({"available_bytes": 2 * GIB}, "card 0 has 2 GiB available, of 3 GiB required"),
     ],
 )
 def test_a_card_in_use_is_refused_with_the_reason(more: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError) as refused:
         verify._unused_card([card(**more)], None)
-    assert str(refused.value) == f"the test requires an unused card: {why}"
+    assert str(refused.value).startswith(f"the test requires an unused card: {why}")
     assert refused.value.code is ErrorCode.REFUSED
 
 

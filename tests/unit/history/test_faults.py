@@ -20,6 +20,7 @@ from gpushare.history.store import HistoryStore, HistoryUnwritable
 from gpushare.history.tables import FILE, FORMAT
 
 from .test_store import DAY, HOUR, T0, container, folder, metrics, only
+from .test_store import total as added
 
 __all__ = ["folder"]  # a fixture
 
@@ -27,7 +28,7 @@ __all__ = ["folder"]  # a fixture
 def total(folder: Path, figure: str = "gpu_seconds", until: float = 2 * T0) -> float:
     with HistoryReader(folder) as reader:
         found = reader.containers(0, until)
-        return reader.total(found[0], figure, 0, until) if found else 0.0
+        return added(reader, found[0], figure, 0, until) if found else 0.0
 
 
 def test_a_log_that_was_cut_at_any_place_has_all_samples_before_it(

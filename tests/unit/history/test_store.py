@@ -43,6 +43,11 @@ def only(reader: HistoryReader, since: float = 0, until: float = 2 * T0) -> Cont
     return found
 
 
+def total(reader: HistoryReader, who: Any, *which: Any, **more: Any) -> float:
+    """Return the integral of a gauge in unit-seconds, or the increase of a counter."""
+    return sum(step.sum for step in reader.series(who, *which, **more))
+
+
 def test_old_samples_keep_minimum_maximum_and_sum(folder: Path) -> None:
     chance, store = random.Random(7), HistoryStore(folder)
     used, seconds, values = {}, 0.0, []
@@ -63,26 +68,26 @@ def test_old_samples_keep_minimum_maximum_and_sum(folder: Path) -> None:
         # The last hours in steps of ten seconds, those before in steps of five minutes.
         assert {step.seconds for step in reader.series(who, "used_bytes", T0, T0 + HOUR)} == {300}
         assert {step.seconds for step in reader.series(who, "used_bytes", end - HOUR, end)} == {10}
-        assert reader.total(who, "used_bytes", T0, end) == pytest.approx(
+        assert total(reader, who, "used_bytes", T0, end) == pytest.approx(
             10 * sum(used.values()), rel=1e-9
         )
-        assert reader.total(who, "gpu_seconds", T0, end) == pytest.approx(seconds, rel=1e-9)
+        assert total(reader, who, "gpu_seconds", T0, end) == pytest.approx(seconds, rel=1e-9)
         hours = [
-            reader.total(who, "gpu_seconds", T0 + n * HOUR, T0 + (n + 1) * HOUR) for n in range(8)
+            total(reader, who, "gpu_seconds", T0 + n * HOUR, T0 + (n + 1) * HOUR) for n in range(8)
         ]
         assert sum(hours) == pytest.approx(seconds, rel=1e-9)
         # All at once, as reports read it; also where the range begins and ends within a period.
         for first, last in ((T0, end), (end - 5 * HOUR - 130, end - 1510), (end - 40, end - 10)):
             read = [one for _, one in intervals(reader, "container", first, last)]
             assert sum(one.increases["gpu_seconds"] for one in read) == pytest.approx(
-                reader.total(who, "gpu_seconds", first, last), rel=1e-9
+                total(reader, who, "gpu_seconds", first, last), rel=1e-9
             )
             assert sum(one.gauges["used_bytes"].integral for one in read) == pytest.approx(
-                reader.total(who, "used_bytes", first, last), rel=1e-9
+                total(reader, who, "used_bytes", first, last), rel=1e-9
             )
             assert [one.step for one in read] == sorted(one.step for one in read)
         last_samples = [values[n] - values[n - 1] for n in range(len(values) - 4, len(values) - 1)]
-        assert reader.total(who, "gpu_seconds", end - 40, end - 10) == pytest.approx(
+        assert total(reader, who, "gpu_seconds", end - 40, end - 10) == pytest.approx(
             sum(last_samples), rel=1e-6
         )
 
@@ -125,10 +130,10 @@ def test_what_was_counted_before_the_history_began_is_none_of_it(folder: Path) -
     store.write(T0 + 10, metrics(old, new))
     with HistoryReader(folder) as reader:
         first, second = reader.containers(0, 2 * T0)
-        assert reader.total(first, "gpu_seconds", 0, 2 * T0) == 4
-        assert reader.total(second, "gpu_seconds", 0, 2 * T0) == 2
+        assert total(reader, first, "gpu_seconds", 0, 2 * T0) == 4
+        assert total(reader, second, "gpu_seconds", 0, 2 * T0) == 2
         # It was there for seven of the ten seconds.
-        assert reader.total(second, "used_bytes", 0, 2 * T0) == 700
+        assert total(reader, second, "used_bytes", 0, 2 * T0) == 700
 
 
 def test_who_a_container_is(folder: Path) -> None:
@@ -147,8 +152,8 @@ def test_who_a_container_is(folder: Path) -> None:
         assert (who.mode, who.policy, who.first, who.last) == ("shared", "burst-share", T0, T0 + 10)
         uuids = [card.uuid for card in reader.cards(0, 2 * T0)]
         assert sorted(who.cards) == uuids
-        assert reader.total(who, "used_bytes", T0, T0 + 20) == 20 * (3 * made.GIB + 1)
-        assert reader.total(who, "used_bytes", T0, T0 + 20, card=uuids[1]) == 20
+        assert total(reader, who, "used_bytes", T0, T0 + 20) == 20 * (3 * made.GIB + 1)
+        assert total(reader, who, "used_bytes", T0, T0 + 20, card=uuids[1]) == 20
         [step] = reader.series(who, "used_bytes", T0, T0 + 20, 60)
         assert step.most == 3 * made.GIB + 1
         assert not reader.containers(0, T0 - 20)
@@ -172,11 +177,11 @@ def test_the_figures_of_a_card(folder: Path) -> None:
     with HistoryReader(folder) as reader:
         [card] = reader.cards(0, 2 * T0)
         assert (card.uuid, card.model, card.memory_bytes) == (made.UUID, "H200", 140 * made.GIB)
-        assert reader.total(card, "xids", 0, 2 * T0) == 2
-        assert reader.total(card, "power", 0, 2 * T0) == 20 * 250.5
+        assert total(reader, card, "xids", 0, 2 * T0) == 2
+        assert total(reader, card, "power", 0, 2 * T0) == 20 * 250.5
         assert len(reader.series(card, "utilization", 0, 2 * T0)) == 1
         with pytest.raises(ValueError, match="'memory' is not one of utilization"):
-            reader.total(card, "memory", 0, 2 * T0)
+            total(reader, card, "memory", 0, 2 * T0)
 
 
 def ended(at: float, key: str = KEY, created: float = T0 - 10, **part: Any) -> Any:
@@ -200,9 +205,9 @@ def test_a_container_of_three_seconds_between_two_samples_is_counted_once(folder
     with HistoryReader(folder) as reader:
         who = only(reader)
         assert (who.first, who.last) == (T0 + 5.5, T0 + 5.5)
-        assert reader.total(who, "gpu_seconds", T0, T0 + 60) == 1.25
-        assert reader.total(who, "used_bytes", T0, T0 + 60) == 300
-        assert reader.total(who, "quota_bytes", T0, T0 + 60) == 1200
+        assert total(reader, who, "gpu_seconds", T0, T0 + 60) == 1.25
+        assert total(reader, who, "used_bytes", T0, T0 + 60) == 300
+        assert total(reader, who, "quota_bytes", T0, T0 + 60) == 1200
         [bucket] = reader.series(who, "used_bytes", T0, T0 + 60)
         assert (bucket.start, bucket.seconds) == (T0 + 2.5, 3)
         assert len(list(intervals(reader, "container", T0, T0 + 60))) == 1
@@ -222,9 +227,9 @@ def test_the_end_of_a_container_is_its_last_sample(folder: Path) -> None:
     with HistoryReader(folder) as reader:
         who = only(reader)
         assert (who.last, who.user) == (T0 + 7, pwd.getpwuid(os.getuid()).pw_name)
-        assert reader.total(who, "gpu_seconds", T0, T0 + 700) == 5.0
-        assert reader.total(who, "throttled_seconds", T0, T0 + 700) == 0.75
-        assert reader.total(who, "used_bytes", T0, T0 + 700) == 10 * 100 + 7 * 300
+        assert total(reader, who, "gpu_seconds", T0, T0 + 700) == 5.0
+        assert total(reader, who, "throttled_seconds", T0, T0 + 700) == 0.75
+        assert total(reader, who, "used_bytes", T0, T0 + 700) == 10 * 100 + 7 * 300
         read = [one for _, one in intervals(reader, "container", T0, T0 + 700)]
         assert sum(one.increases["gpu_seconds"] for one in read) == 5.0
 
