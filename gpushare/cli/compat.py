@@ -170,7 +170,6 @@ def _shown(machine: rules.Machine) -> dict[str, Any]:
     return {
         "driver": driver_text(machine.driver) if machine.driver else "",
         "cuda": cuda_text(machine.cuda),
-        "baseline": cuda_text(machine.baseline),
         "backend": machine.backend,
         "cards": [
             {

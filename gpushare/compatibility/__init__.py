@@ -105,7 +105,7 @@ def _check_runtimes(image: Image, machine: Machine) -> Iterator[CompatibilityFin
         if not ill:
             version = cuda_text(other.version)
             what = f"{other.where} also is CUDA {version}; {first.where} is found first"
-            yield ok(OTHER, what, runtime=version, first=cuda_text(first.version))
+            yield ok(OTHER, what)
 
 
 def _check_requirements(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:
@@ -138,20 +138,18 @@ def _check_requirement(
     text = printable(",".join(factor.text for factor in expression[0]))
     more = f" (or {len(expression) - 1} alternatives)" if len(expression) > 1 else ""
     here = ", ".join(f"{key} {_text(key, value)}" for key, value in facts.items() if value)
-    numbers = {key: _text(key, value) for key, value in facts.items() if value}
     if is_met is None:
         ill = [factor for word in expression for factor in word if factor.problem]
         problems = [f"{quoted(failed.text, _SHOWN)}: {printable(failed.problem)}" for failed in ill]
         unknown = [key for key, value in facts.items() if not value]
         why = "; ".join(problems[:2]) or f"{', '.join(unknown)} is unknown on this machine"
         what = f"{name} cannot be evaluated: {why}"
-        return CompatibilityFinding("warn", UNDECIDED, what, numbers, f"check {name} yourself")
+        return CompatibilityFinding("warn", UNDECIDED, what, f"check {name} yourself")
     where = f" on {card.name}" if card.name else ""
     return CompatibilityFinding(
         "refuse",
         REQUIRE,
         f"{name} requires {text}{more}, which is not met{where}: this machine has {here}",
-        numbers,
         "update the driver, use an older tag of the image, or set NVIDIA_DISABLE_REQUIRE=1 to "
         "ignore it",
     )

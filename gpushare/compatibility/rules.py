@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -68,13 +68,8 @@ def check_runtime(
     is_exact = len(runtime.version) > 1
     text = cuda_text(wanted) if is_exact else f"{wanted[0]}.x"
     where = f"CUDA {text} in {runtime.where}"
-    numbers = {"runtime": text, "cuda": cuda_text(cuda)}
-    if machine.driver:
-        numbers["driver"] = driver_text(machine.driver)
-    if cuda != machine.cuda:
-        numbers["compat"] = driver_text(image.compat)
     if wanted[0] > cuda[0] or (is_exact and wanted > cuda):
-        finding = _newer_runtime(wanted, cuda, numbers, image, machine)
+        finding = _newer_runtime(wanted, cuda, image, machine)
         yield finding
         if finding.level == "refuse":
             return  # nothing of it reaches the interposer
@@ -85,12 +80,11 @@ def check_runtime(
             f"behind the driver's CUDA {cuda_text(cuda)}: it loads, but the combination is rarely "
             "tested",
             f"use an image with CUDA {cuda[0] - MOST_MAJORS_APART} or {cuda[0]}",
-            **numbers,
         )
     else:
-        yield ok(FITS, f"{where} runs on a driver with CUDA {cuda_text(cuda)}", **numbers)
+        yield ok(FITS, f"{where} runs on a driver with CUDA {cuda_text(cuda)}")
     if machine.backend == "interposer":
-        yield from _check_baseline(where, wanted, cuda, machine.baseline, numbers)
+        yield from _check_baseline(where, wanted, cuda)
 
 
 def check_cuda_compat(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:
@@ -102,7 +96,7 @@ def check_cuda_compat(image: Image, machine: Machine) -> Iterator[CompatibilityF
     other = next((card for card in machine.cards if not card.datacenter), None)
     if machine.cards and other is None:
         what = f"{what}: the container gets its libcuda"
-        yield ok(PACKAGE, what, compat=own, driver=driver)
+        yield ok(PACKAGE, what)
         return
     name = other.name if other and other.name else "the card"
     known = other is not None and other.datacenter is False
@@ -111,13 +105,11 @@ def check_cuda_compat(image: Image, machine: Machine) -> Iterator[CompatibilityF
         PACKAGE,
         f"{what}, but is not used: it is for data center cards, and {why}",
         f"install driver {own} or newer if the image needs it",
-        compat=own,
-        driver=driver,
     )
 
 
 def _newer_runtime(
-    wanted: Version, cuda: Version, numbers: dict[str, str], image: Image, machine: Machine
+    wanted: Version, cuda: Version, image: Image, machine: Machine
 ) -> CompatibilityFinding:
     """Return the finding for a runtime that is newer than the driver."""
     least = MINOR_COMPATIBLE.get(wanted[0])
@@ -133,15 +125,13 @@ def _newer_runtime(
                 ": it runs, because the major version is the same, but without its new features, "
                 "and PTX of its compiler fails with CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
             )
-            return warn(MINOR, what, fix, **numbers)
+            return warn(MINOR, what, fix)
         rule = f"CUDA {wanted[0]}.x needs driver {driver_text(least)} or newer"
-        numbers = {**numbers, "least driver": driver_text(least)}
-    return refuse(TOO_OLD, f"{what}, and {rule}: every call would fail", fix, **numbers)
+    return refuse(TOO_OLD, f"{what}, and {rule}: every call would fail", fix)
 
 
-def _check_baseline(
-    where: str, wanted: Version, cuda: Version, baseline: Version, numbers: dict[str, str]
-) -> Iterator[CompatibilityFinding]:
+def _check_baseline(where: str, wanted: Version, cuda: Version) -> Iterator[CompatibilityFinding]:
+    baseline = BASELINE_NEWEST
     if wanted <= baseline and cuda[0] <= baseline[0]:
         return
     newer = where if wanted > baseline else f"the driver's CUDA {cuda_text(cuda)}"
@@ -150,8 +140,6 @@ def _check_baseline(
         f"{newer} is newer than the interposer's {cuda_text(baseline)}: new calls bypass the "
         "interposer, and only the audit charges their memory, afterwards",
         "use a newer gpushare, or a whole card, which has no interposer",
-        **numbers,
-        baseline=cuda_text(baseline),
     )
 
 
@@ -176,9 +164,6 @@ def check_toolkit(runtime: Runtime, machine: Machine) -> Iterator[CompatibilityF
                 f"{name}, which CUDA {known.last} was the last to build programs for: those of "
                 f"CUDA {major} in {runtime.where} fail with CUDA_ERROR_NO_BINARY_FOR_GPU",
                 f"use an image with CUDA {known.last} or older, or another card",
-                runtime=cuda,
-                capability=has,
-                last=str(known.last),
             )
         elif len(runtime.version) > 1 and major_minor(runtime.version) < known.first:
             first = cuda_text(known.first)
@@ -187,9 +172,6 @@ def check_toolkit(runtime: Runtime, machine: Machine) -> Iterator[CompatibilityF
                 f"{name}, which CUDA {first} was the first to build programs for: those of CUDA "
                 f"{cuda} in {runtime.where} only run if they contain PTX, and start slowly",
                 f"use an image with CUDA {first} or newer",
-                runtime=cuda,
-                capability=has,
-                first=first,
             )
 
 
@@ -205,8 +187,6 @@ def check_precisions(image: Image, machine: Machine) -> Iterator[CompatibilityFi
                     f"{where} requests {name}, which needs compute capability {least}, and "
                     f"{_name(card, known)} has {has}",
                     f"use {wanted.instead}, or another card",
-                    capability=has,
-                    wanted=least,
                 )
 
 
@@ -426,7 +406,6 @@ class Machine:
     cuda: Version = ()
     cards: tuple[CardFacts, ...] = ()
     backend: Backend = "interposer"
-    baseline: Version = BASELINE_NEWEST
 
 
 @dataclass(frozen=True)
@@ -456,12 +435,11 @@ class Image:
 
 @dataclass(frozen=True)
 class CompatibilityFinding:
-    """The result of one rule: `what` in a sentence, the figures it rests on, and what to do."""
+    """The result of one rule: `what` in a sentence, with its figures, and what to do."""
 
     level: CompatibilityLevel
     rule: str
     what: str
-    numbers: Mapping[str, str] = field(default_factory=dict)
     fix: str = ""
 
     def __str__(self) -> str:
@@ -469,26 +447,19 @@ class CompatibilityFinding:
         return f"{text}; {self.fix}" if self.fix else text
 
 
-def refuse(rule: str, what: str, fix: str = "", **numbers: str) -> CompatibilityFinding:
-    """Return a finding that refuses the image; `_` in the name of a number is a space."""
-    return _finding("refuse", rule, what, fix, numbers)
+def refuse(rule: str, what: str, fix: str = "") -> CompatibilityFinding:
+    """Return a finding that refuses the image."""
+    return CompatibilityFinding("refuse", rule, what, fix)
 
 
-def warn(rule: str, what: str, fix: str = "", **numbers: str) -> CompatibilityFinding:
+def warn(rule: str, what: str, fix: str = "") -> CompatibilityFinding:
     """Return a warning."""
-    return _finding("warn", rule, what, fix, numbers)
+    return CompatibilityFinding("warn", rule, what, fix)
 
 
-def ok(rule: str, what: str, **numbers: str) -> CompatibilityFinding:
+def ok(rule: str, what: str) -> CompatibilityFinding:
     """Return that a rule holds."""
-    return _finding("ok", rule, what, "", numbers)
-
-
-def _finding(
-    level: CompatibilityLevel, rule: str, what: str, fix: str, numbers: Mapping[str, str]
-) -> CompatibilityFinding:
-    named = {name.replace("_", " "): text for name, text in numbers.items()}
-    return CompatibilityFinding(level, rule, what, named, fix)
+    return CompatibilityFinding("ok", rule, what)
 
 
 def worst(findings: tuple[CompatibilityFinding, ...]) -> CompatibilityLevel:

@@ -284,7 +284,6 @@ class ContainerEditor:
                 **record.named,
                 rule=finding.rule,
                 what=finding.what,
-                figures=dict(finding.numbers),
                 refused=policy == REFUSE and finding.level == "refuse",
             )
         if policy == REFUSE and ill and ill[0].level == "refuse":
