@@ -52,11 +52,12 @@ from gpushare.daemon.views import metrics, why
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.event_pages import event_page
 from gpushare.daemon.views.queue import queue_rows, ticket_status
-from gpushare.daemon.views.rows import RowLookups, card_rows
+from gpushare.daemon.views.rows import RowLookups, card_rows, interventions
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol.kubernetes import ClaimDevice
 from gpushare.protocol.operations import OPENER, OPERATIONS, ROOT, MalformedRequest, Operation
 from gpushare.protocol.queue import TicketStatus
+from gpushare.protocol.rows import Intervention
 from gpushare.quota.keys import KEYS, read
 from gpushare.quota.request import ValueSource
 
@@ -276,9 +277,16 @@ class Operations:
         return self._shown(record)
 
     def stop(self, name: str, signal: str, timeout: int, reason: str) -> ControlReply:
-        record, number = self._find(name), Signals[f"SIG{signal}"]
-        self._freeze(lambda: self._control.stop(record, reason, number, timeout))
-        return self._shown(record)
+        record = self._find(name)
+        row = tenant_status(record, self._state)
+        after: list[Intervention] = []
+
+        def job() -> None:
+            self._control.stop(record, reason, Signals[f"SIG{signal}"], timeout)
+            after.extend(interventions(record, self._state.ledger))  # it may end at once
+
+        self._freeze(job)
+        return reply({"tenant": {**row, "interventions": after}})
 
     def _freeze(self, job: Callable[[], None]) -> None:
         """Have the freeze thread do `job`; what it decided is recorded before the answer.
