@@ -18,6 +18,7 @@ class FakeCheckpoints(CheckpointClient):
     calls: list[tuple[str, int]] = field(default_factory=list)
     faults: dict[tuple[str, int], CheckpointError] = field(default_factory=dict)  # used up
     leaves: dict[tuple[str, int], int] = field(default_factory=dict)  # the state after a fault
+    pairs: list[tuple[tuple[str, str], ...]] = field(default_factory=list)
     during: Callable[[str, int], None] = lambda *_: None
     driver_seconds: float = 0.0
     patience: list[float] = field(default_factory=list)  # seconds that each lock had
@@ -42,7 +43,8 @@ class FakeCheckpoints(CheckpointClient):
         self._step("checkpoint", pid, api.LOCKED, api.CHECKPOINTED)
 
     def restore(self, pid: int, size_bytes: int, pairs: Sequence[tuple[str, str]] = ()) -> None:
-        del size_bytes, pairs
+        del size_bytes
+        self.pairs.append(tuple(pairs))
         self._step("restore", pid, api.CHECKPOINTED, api.LOCKED)
 
     def unlock(self, pid: int) -> None:

@@ -186,6 +186,14 @@ def test_a_gate_bypass_is_reported_once(
     assert not course.looks(12, got_ms=30).gate_bypassed
 
 
+@pytest.mark.parametrize(("percent", "got_ms"), [(40, 80), (9, 0), (100, 200), (38, 75)])
+def test_usage_that_sampling_may_explain_is_no_bypass(
+    course: ScheduledGate, percent: int, got_ms: int
+) -> None:
+    course.percent = percent
+    assert not course.looks(30, got_ms=got_ms).gate_bypassed
+
+
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.7])
 def test_samples_that_count_for_whoever_came_last_accuse_no_tenant(
     course: ScheduledGate, share: float

@@ -131,9 +131,11 @@ def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
     made: EvictableNode,
 ) -> None:
     tenant = made.evicted(gib=40, devices="0")
+    own, other = (card.uuid for card in made.node.node.loaded().cards)
     opened(made.node, memory="120GiB", devices="0")
     made.node.evictions.restore(tenant.key)
-    assert tenant.card == made.node.node.loaded().cards[1].uuid
+    assert made.node.checkpoints.pairs == [((own, other),)]
+    assert tenant.card == made.node.tenants.pages[tenant.key].grant.uuid(0) == other
 
 
 def test_a_lock_that_times_out_puts_all_back(made: EvictableNode) -> None:
@@ -275,9 +277,9 @@ def test_a_start_that_is_refused_because_of_a_claim_is_explained(
         with pytest.raises(NoRoom):
             opened(made.node, memory="100GiB", class_="online")
     told = [line for line in capfd.readouterr().err.splitlines() if "eviction-refused" in line]
-    assert len(told) == len(tenants)
+    assert all("has shared GPU memory" in line for line in told)
     for tenant in tenants:
-        assert sum(tenant.key in line and "has shared GPU memory" in line for line in told) == 1
+        assert sum(tenant.key in line for line in told) == 1
         [warning] = tenant_status(tenant.record, made.node)["warnings"]
         assert "is not evicted for others that have no room: its process" in warning
 
@@ -391,12 +393,15 @@ def test_a_move_is_refused_before_anything_is_evicted(made: EvictableNode) -> No
     with pytest.raises(CannotRestore, match="580 or newer can move it"):
         made.node.evictions.move(tenant.key, "1")
     made.driver.driver_version = "580.65.06"
-    opened(made.node, memory="120GiB", devices="1")
+    taken = opened(made.node, memory="120GiB", devices="1")
     with pytest.raises(NoRoom, match="card 1 cannot take train"):
         made.node.evictions.move(tenant.key, "1")
     with pytest.raises(CannotRestore, match="is on card 0 already"):
         made.node.evictions.move(tenant.key, "0")
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+    release.release_tenant(taken["key"], made.node, "it has ended")
+    made.node.evictions.move(tenant.key, "1")
+    assert (tenant.goes_on, tenant.card) == (True, made.node.node.loaded().cards[1].uuid)
 
 
 @pytest.mark.parametrize("state", ["evicting", "restoring"])
