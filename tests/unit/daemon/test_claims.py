@@ -279,9 +279,6 @@ def test_all_of_a_card_is_the_whole_card(node: FakeDaemon, tmp_path: Path, cores
 SHARE: list[dict[str, Any]] = [device(20, 40)]
 
 
-WHOLE: list[dict[str, Any]] = [device(140, 100)]
-
-
 @pytest.mark.parametrize(
     ("devices", "parameters", "text"),
     [
@@ -290,7 +287,7 @@ WHOLE: list[dict[str, Any]] = [device(140, 100)]
         (SHARE, {"memory_limit": "1GiB"}, "claim memory-limit=1GiB: below memory 20GiB. Write"),
         (SHARE, {"priority": "0"}, "claim priority=0: above the highest allowed priority, 2"),
         ([device(20, 100)], {}, "but not all of its memory"),
-        ([*WHOLE, device(20, card=1)], {}, "Request them in two claims"),
+        ([device(140, 100), device(20, card=1)], {}, "Request them in two claims"),
     ],
 )
 def test_parameters_are_checked_as_annotations_are(

@@ -39,9 +39,6 @@ from gpushare.daemon.policy import (
 
 from .fakes import GIB, MIB
 
-MS = 10**6
-
-
 SECOND = 10**9
 
 
@@ -61,7 +58,7 @@ def climb(
     choice: Choice,
     *samples: QuotaSample | None,
     state: EscalationState | None = None,
-    step_ns: int = 250 * MS,
+    step_ns: int = SECOND // 4,
 ) -> tuple[EscalationState, list[Action]]:
     """Return the end of a course of looks, and all that was done on the way."""
     done: list[Action] = []

@@ -238,16 +238,13 @@ def test_the_set_that_is_taken_is_the_best_by_its_strategy(
         assert indices(place_request(ask, FIVE, CLOSE)) == taken
 
 
-FILE = Path("/etc/gpushare/gpushare.yaml")
-
-
 CARDS = tuple(fakes.card(index) for index in range(2))
 
 
 @contextmanager
 def cordon_node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDaemon]:
     driver = FakeDriver(*(fakes.card(index) for index in range(count)))
-    with fakes.node(folder, driver, config.parse(text, FILE)) as made:
+    with fakes.node(folder, driver, config.parse(text, Path("gpushare.yaml"))) as made:
         yield made
 
 

@@ -169,7 +169,6 @@ TEXT = """
 profiles:
   small: {memory: 8GiB, cores: 10, policy: burst-share}
   third: {equal: 3}
-  seat: {memory: 60GiB, policy: best-effort}
 """
 
 
