@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from gpushare.events import KEPT
 from gpushare.history.reports import make_report
 from gpushare.history.reports.columns import ReportTable
 from gpushare.history.reports.compliance import COMPLIANCE_EVENTS
+from gpushare.history.reports.formats import FORMATS
 from gpushare.history.reports.oom import OOM_EVENTS
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
@@ -23,6 +26,7 @@ from tests.unit.exporter import made
 from .world import GIB, HOUR, T0, UUIDS, Actor, read, record
 
 MIB = 1 << 20
+FORMULA = '=1+1|<script>alert("x")</script>'
 
 
 def steady(gib: float, percent: float) -> Any:
@@ -77,14 +81,15 @@ def test_sums_agree_with_the_raw_counters(tmp_path: Path) -> None:
 
 def test_usage_is_per_container_card_and_label(tmp_path: Path) -> None:
     actors = [
-        Actor("train", steady(2, 25), cards=(0, 1), labels={"team": "red"}),
+        Actor("train", steady(2, 25), cards=(0, 1), labels={"team": FORMULA}),
         Actor("serve", steady(1, 10), isolation="exclusive", quota=140, cores=0),
     ]
     record(tmp_path, actors, 2 * HOUR)
     with read(tmp_path, 0, 3 * HOUR) as source:
         serve, train = sorted(rows(make_report("usage", source)), key=lambda row: row["container"])
         cards = rows(make_report("usage", source, "card"))
-        teams = rows(make_report("usage", source, "label:team"))
+        report = make_report("usage", source, "label:team")
+        teams = rows(report)
         with pytest.raises(UserError, match="--by nobody: not one of container"):
             make_report("usage", source, "nobody")
     assert train == {
@@ -104,7 +109,13 @@ def test_usage_is_per_container_card_and_label(tmp_path: Path) -> None:
     # Of a whole card, all compute is requested.
     assert serve["requested_gpu_seconds"] == pytest.approx(2 * HOUR, rel=1e-3)
     assert [(row["card"], row["containers"]) for row in cards] == [("0", 2), ("1", 1)]
-    assert {row["label:team"]: row["containers"] for row in teams} == {"red": 1, "": 1}
+    assert {row["label:team"]: row["containers"] for row in teams} == {FORMULA: 1, "": 1}
+    table = csv.DictReader(io.StringIO(FORMATS["csv"](report), newline=""))
+    written = {row["label:team"]: float(row["gpu_seconds"]) for row in table}
+    assert written == {
+        f"'{FORMULA}": pytest.approx(HOUR, rel=1e-3),  # a spreadsheet takes it for text
+        "": pytest.approx(0.2 * HOUR, rel=1e-3),
+    }
 
 
 def test_waste_is_below_a_part_of_the_request_for_long_enough(tmp_path: Path) -> None:
