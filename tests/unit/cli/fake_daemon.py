@@ -34,11 +34,15 @@ class AnsweringDaemon:
     asked: Callable[[Reply], None] = lambda _request: None  # before it is answered
 
     @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with self.path.with_name(wait_policy.LOCK).open("w") as lock:
+            wait_policy.take_lock(lock.fileno())
+            yield
+
+    @contextmanager
     def answering(self) -> Iterator[AnsweringDaemon]:
         """Answer the clients of this process until the block ends, in the place of a socket."""
-        lock = self.path.with_name(wait_policy.LOCK).open("w")
-        with lock, pytest.MonkeyPatch.context() as patch:
-            wait_policy.take_lock(lock.fileno())
+        with self._lock(), pytest.MonkeyPatch.context() as patch:
             self.path.touch()
             patch.setattr(client, "socket", Sockets(self))
             yield self
@@ -47,9 +51,7 @@ class AnsweringDaemon:
     @contextmanager
     def running(self) -> Iterator[AnsweringDaemon]:
         """Answer until the block ends."""
-        lock = self.path.with_name(wait_policy.LOCK).open("w")
-        with lock, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            wait_policy.take_lock(lock.fileno())
+        with self._lock(), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(self.path))
             listener.listen()
             thread = threading.Thread(target=self._serve, args=[listener])

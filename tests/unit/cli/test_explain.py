@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -78,27 +77,6 @@ def test_an_argument_cannot_write_to_the_terminal(cli: Cli, word: str) -> None:
 
 Explain = Callable[..., Result]
 
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: train
-  namespace: team
-  annotations:
-    gpushare.io/container.train.memory: 4GiB
-spec:
-  runtimeClassName: gpushare
-  containers:
-    - name: train
-      image: x
-      env:
-        - {name: GPUSHARE_MEMORY, value: 8GiB}
-        - {name: CUDA_DEVICE_MEMORY_LIMIT, value: 2g}
-    - name: side
-      image: y
-      resources: {limits: {nvidia.com/gpumem: 4096, nvidia.com/gpucores: 30}}
-"""
-
 
 COMPOSE = """\
 services:
@@ -123,33 +101,6 @@ def explain(cli: Cli, tmp_path: Path) -> Explain:
     return run
 
 
-def containers(result: Result) -> dict[str, dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    return {one["name"]: one for one in json.loads(result.stdout)["containers"]}
-
-
-def test_keys_are_shown_with_meaning_and_translator_and_the_source_that_applies(
-    explain: Explain,
-) -> None:
-    found = containers(explain(POD, "--json"))
-    train, side = found["train"], found["side"]
-    written = {(row["line"], row["key"]): row for row in train["keys"]}
-    scoped = written[7, "gpushare.io/container.train.memory"]
-    assert (scoped["vendor"], scoped["means"]) == ("gpushare", "memory=4GiB")
-    hami = written[15, "CUDA_DEVICE_MEMORY_LIMIT"]
-    assert (hami["where"], hami["value"], hami["vendor"]) == ("env", "2g", "HAMi")
-    assert train["applied"]["memory"] == {
-        "text": "2GiB",
-        "written": "2g",
-        "source": "env CUDA_DEVICE_MEMORY_LIMIT",
-    }
-    assert any("GPUSHARE_MEMORY" in note and "was not applied" in note for note in train["notes"])
-    assert {row["key"] for row in side["ignored"]} == {"nvidia.com/gpumem", "nvidia.com/gpucores"}
-    assert all("device plugin" in row["translated_by"] for row in side["ignored"])
-    assert side["combined"] == {"memory": "4GiB", "cores": "30"}
-    assert (side["applied"], side["effective"]["kind"]) == ({}, "none")
-
-
 PODS = """\
 kind: Pod
 metadata: {name: p, annotations: {gpushare.io/%s}}
@@ -165,6 +116,14 @@ LIMIT = "gpushare.io/memory-1gib: 4"
         ("memory: 4Q", "", '"4Q" (gpushare): Memory of each card. -> is not a size'),
         ("memory: 4GiB", "", "annotation gpushare.io/memory names no container."),
         ("container.a.vendor: nvidia.com/gpumem=1", "", "admission policy found"),
+        *(
+            ("container.a.cores: '30'", "nvidia.com/gpumem: 4096", told)
+            for told in (
+                'line 3: limit nvidia.com/gpumem "4096" (HAMi): Memory of each card,',
+                "limit nvidia.com/gpumem; translated by HAMi's device plugin, to CUDA_DEVICE",
+                "Combined request cores=30 memory=4GiB Applied on the node cores=30 from an",
+            )
+        ),
         ("container.a.cores: 30", LIMIT, f"scheduler allocates limit {LIMIT.replace(': ', '=')}."),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from gpushare.dashboard.problems import mode_of, problems, waiting
 from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.test_transcripts import waiting as start
 
 
 def test_problems_are_the_warnings_of_gpushared_and_closed_cards() -> None:
@@ -59,17 +60,8 @@ def test_modes(about: Any, mode: str) -> None:
 
 
 def test_starts_of_the_queue_come_first_in_its_order() -> None:
-    queued: Any = [
-        {"ticket": "1", "name": "", "state": "granted", "requests": "4 GiB"},
-        {
-            "ticket": "2",
-            "name": "train",
-            "state": "waiting",
-            "position": 1,
-            "requests": "8 GiB",
-            "reason": "no card has room for 8 GiB",
-        },
-    ]
+    granted = {"ticket": "1", "name": "", "state": "granted", "requests": "4 GiB"}
+    queued: Any = [{**start(), **granted}, start()]
     assert waiting([], queued) == [
         {"key": "", "name": "1", "reason": "was granted 4 GiB, has not started yet"},
         {

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from gpushare.cli.top.keys import (
-    Effect,
     InputMode,
     ScreenAction,
     UiState,
@@ -25,18 +24,10 @@ PAGE = 3
 
 def typed(*keys: str, state: UiState | None = None, snapshot: TopSnapshot | None = None) -> UiState:
     """Return what `keys`, one after another, make of `state`."""
-    return typed_with_effects(*keys, state=state, snapshot=snapshot)[0]
-
-
-def typed_with_effects(
-    *keys: str, state: UiState | None = None, snapshot: TopSnapshot | None = None
-) -> tuple[UiState, list[Effect]]:
-    state, effects = state or UiState(), list[Effect]()
+    state = state or UiState()
     for key in keys:
-        state, effect = press(state, key, snapshot or machine(), PAGE)
-        if effect is not None:
-            effects.append(effect)
-    return state, effects
+        state, _ = press(state, key, snapshot or machine(), PAGE)
+    return state
 
 
 def at(state: UiState) -> int:
@@ -101,10 +92,10 @@ def test_help_and_graphs_lead_back_to_the_table() -> None:
     assert typed("enter", "q").mode is InputMode.TABLE
     assert typed("enter", "z").mode is InputMode.GRAPHS
     assert typed("z") == UiState()
-    assert typed_with_effects("^l")[1] == [ScreenAction.REDRAW]
+    assert press(UiState(), "^l", machine(), PAGE)[1] is ScreenAction.REDRAW
 
 
 def test_the_interval_is_one_of_a_list_and_takes_effect_at_once() -> None:
     for key, last in (("+", INTERVALS[-1]), ("-", INTERVALS[0])):
-        state, effects = typed_with_effects(*key * len(INTERVALS))
-        assert (state.view.interval, set(effects)) == (last, {ScreenAction.POLL})
+        assert typed(*key * len(INTERVALS)).view.interval == last
+        assert press(UiState(), key, machine(), PAGE)[1] is ScreenAction.POLL
