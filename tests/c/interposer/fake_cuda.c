@@ -311,7 +311,6 @@ static const struct line {
 	{"cuMemAlloc_v3", "cuMemAlloc", FUTURE, false},
 	/* A driver might answer to exported names as well; no header says that it does not. */
 	{"cuMemAlloc_v2", "cuMemAlloc_v2", 3020, false},
-	{"cuTomorrow", "cuStreamDestroy_v2", 4000, false},
 };
 
 /* Only what this library defines itself: the filter before it exports everything. */
@@ -333,8 +332,6 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
 {
 	void *legacy = NULL, *per_thread = NULL;
 
-	if (strncmp(symbol, "cuTomorrow_", strlen("cuTomorrow_")) == 0)
-		symbol = "cuTomorrow"; /* by as many names as anybody wants */
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		if (strcmp(lines[i].name, symbol) != 0 || lines[i].version > version)
 			continue;
