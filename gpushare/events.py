@@ -259,7 +259,6 @@ _LOGGED: Final = {
     "device-links-created": "Links under /dev/char were created.",
     "device-link-failed": "A link under /dev/char could not be created.",
     "driver-sample-failed": "An internal error while the driver was sampled.",
-    "simulator-time-scale-unknown": "A simulated device does not report its time scale.",
     "context-size-measured": "The memory of a CUDA context on a card model was measured.",
     "context-size-measurement-failed": (
         "The memory of a CUDA context on a card model could not be measured."

@@ -74,13 +74,13 @@ class Threads:
 
 def build_node(config: Config, platform: elf.Platform) -> Node:
     """Return the machine as operators set it up; its driver is not loaded yet."""
-    labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
+    labels = Overrides(config.state_dir, "node-labels.json")
     return Node(
         remote=load_engines(config, platform),
         config=config.labelled(node_settings(labels)),
         platform=platform,
         overrides=Overrides(config.state_dir),
-        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
+        card_overrides=Overrides(config.state_dir, "cards.json"),
         labels=labels,
     )
 

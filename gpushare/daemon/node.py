@@ -150,19 +150,17 @@ class OverridesError(UserError):
 class Overrides:
     """The file `name` in `directory`, kept in memory; the decide thread's.
 
-    `command` is the one that writes it. OverridesError: the file cannot be read.
+    OverridesError: the file cannot be read.
     """
 
-    def __init__(
-        self, directory: Path, name: str = "overrides.json", command: str = "gpushare set"
-    ) -> None:
+    def __init__(self, directory: Path, name: str = "overrides.json") -> None:
         self._file = directory / name
         try:
             self._values = _load(self._file)
         except ValueError as error:
             raise OverridesError(
-                f"{self._file} is damaged ({error}): it stores the settings of `{command}`. "
-                "Correct it, or remove it to continue without them"
+                f"{self._file} is damaged ({error}): it stores settings of the operator. Correct "
+                "it, or remove it to continue without them"
             ) from error
 
     def of(self, identity: str) -> Mapping[str, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Final
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci.request import containerd_namespace, podman_name
 from gpushare.quota.annotations import PodIdentity, pod_of
+from gpushare.unix_http import UnixSocketConnection
 
 #: What an engine that is told to can write; shown to people and put into messages.
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
@@ -122,17 +122,3 @@ def _ask(identity: str, path: Path, seconds: float) -> ContainerName | None:
             labels = dict(document.get("Config", {}).get("Labels") or {})
             return ContainerName(engine, str(document["Name"]).removeprefix("/"), labels)
     return None
-
-
-class UnixSocketConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path, seconds: float) -> None:
-        super().__init__("localhost", timeout=seconds)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))

@@ -64,7 +64,7 @@ class DriverLoader:
             return
         try:
             driver = state.node.driver = self._load()
-        except (DriverError, CdiError, NoSpec, OSError, yaml.YAMLError) as error:
+        except (DriverError, CdiError, NoSpec, OSError, ValueError, yaml.YAMLError) as error:
             why = f"no driver: {error}"
             if why != state.node.no_driver_reason:
                 log("driver-missing", "error", reason=str(error))
@@ -113,7 +113,9 @@ class DriverLoader:
         files = load_driver_files(state.node.config)
         if not simulator_env(files) and not has_kernel_module(ROOT):
             raise NoSpec("the kernel module nvidia is not loaded. Run modprobe nvidia")
-        time_scale = _time_scale(files)  # before we are one of the simulated device's clients
+        # Before we are one of the simulated device's clients.
+        devices = simulator_env(files).values()
+        time_scale = next((device_file.time_scale(Path(device)) for device in devices), 1.0)
         nvml = self._open(files)
         contexts = ContextSizes(state.node.config.state_dir, nvml.driver_version)
         sampler = UsageSampler(
@@ -245,16 +247,6 @@ class SamplingLoop:
         self._idle.note()
         if not observed.usage.stale:
             self._state.limits.update_soon()
-
-
-def _time_scale(files: DriverFiles) -> float:
-    """Return what a simulated driver multiplies every duration by; 1 for a real one."""
-    for device in simulator_env(files).values():
-        try:
-            return device_file.time_scale(Path(device))
-        except (OSError, ValueError) as error:
-            log("simulator-time-scale-unknown", "warning", error=str(error))
-    return 1.0
 
 
 # The driver's files, and an upgrade of the driver beneath a running daemon. A package manager

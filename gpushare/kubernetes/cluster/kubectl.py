@@ -14,7 +14,6 @@ import http.client
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from gpushare.errors import ErrorCode, UserError
 from gpushare.kubernetes.api.credentials import SERVICE_ACCOUNT, Credentials
 from gpushare.kubernetes.api.server import CONNECT_SECONDS, ApiServer
+from gpushare.unix_http import UnixSocketConnection
 
 _READ_ONLY: Final = "--reject-methods=^(POST|PUT|PATCH|DELETE)$"
 _LOG_LINE: Final = re.compile(r"[IWEF][0-9]{4} ")  # of kubectl; the error is also in an answer
@@ -48,7 +48,7 @@ class KubectlServer(ApiServer):
 
     def open_connection(self, seconds: float) -> http.client.HTTPConnection:
         """Return an open connection to the proxy; `seconds` limits each wait on it."""
-        connection = _UnixConnection(self._path)
+        connection = UnixSocketConnection(self._path, CONNECT_SECONDS)
         try:
             connection.connect()
         except OSError as error:
@@ -56,18 +56,6 @@ class KubectlServer(ApiServer):
             raise KubectlError(f"kubectl proxy has ended: {error.strerror}") from error
         connection.sock.settimeout(seconds)
         return connection
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=CONNECT_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        """Open the connection."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 @contextlib.contextmanager

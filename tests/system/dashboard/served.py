@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare.daemon.identity.container_names import UnixSocketConnection
 from gpushare.dashboard.server import DashboardOptions, opened
 from gpushare.listen_address import Address
+from gpushare.unix_http import UnixSocketConnection
 
 
 @dataclass

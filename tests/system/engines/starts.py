@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from gpushare.daemon.identity.container_names import UnixSocketConnection
+from gpushare.unix_http import UnixSocketConnection
 from tests.stack import Stack
 
 from .docker_client import IMAGE
