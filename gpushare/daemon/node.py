@@ -155,13 +155,7 @@ class Overrides:
 
     def __init__(self, directory: Path, name: str = "overrides.json") -> None:
         self._file = directory / name
-        try:
-            self._values = _load(self._file)
-        except ValueError as error:
-            raise OverridesError(
-                f"{self._file} is damaged ({error}): it stores settings of the operator. Correct "
-                "it, or remove it to continue without them"
-            ) from error
+        self._values = _load(self._file)
 
     def of(self, identity: str) -> Mapping[str, str]:
         """Return what was set for `identity`, by canonical key."""
@@ -196,7 +190,7 @@ class Overrides:
 
 
 def _load(file: Path) -> dict[str, dict[str, str]]:
-    """Return what is in `file`, which may be missing; ValueError where it is damaged."""
+    """Return what is in `file`, which may be missing; OverridesError."""
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -206,7 +200,11 @@ def _load(file: Path) -> dict[str, dict[str, str]]:
     try:
         return {str(name): _checked(keys) for name, keys in json.loads(text).items()}
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        why = " ".join(str(error).split())
+        raise OverridesError(
+            f"{file} is damaged ({why}): it stores settings of the operator. Correct it, or remove "
+            "it to continue without them"
+        ) from error
 
 
 def _checked(keys: Mapping[str, object]) -> dict[str, str]:

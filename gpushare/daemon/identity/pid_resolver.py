@@ -12,8 +12,7 @@ A process that runs when its PID is first listed, and was not listed a moment be
 driver itself: its cgroup is enough. It may have passed the descriptor on and closed its own since.
 Of a PID that is listed in the first sample, or in the first after a gap, that is not known: it may
 be of a client that ended before. Such a process is a client if one of its threads has a device node
-of one of NVIDIA's majors open, or if that cannot be told. A simulated device is a file that its
-clients map.
+of one of NVIDIA's majors open, or if that cannot be told, as of a simulated device.
 
 A process belongs to the tenant of its cgroup, or of its ancestors if the tenant has no cgroup of
 its own. If its cgroups belong to two tenants, it belongs to neither.
@@ -43,11 +42,8 @@ from gpushare.host.rooted_tree import RootedTree
 _NAMES: Final = ("nvidia", "dxg")  # /proc/devices; the second is WSL's
 
 
-def device_clients(simulated: Mapping[str, str], root: Path) -> Callable[[int], bool]:
-    """Return a test of whether a process has the driver open; `simulated` names such a device."""
-    if simulated:
-        [device] = map(Path, simulated.values())
-        return lambda pid: _maps(pid, device)
+def device_clients(root: Path) -> Callable[[int], bool]:
+    """Return a test of whether a process has the driver open."""
     tree = RootedTree(root)
 
     def holds(pid: int) -> bool:
@@ -56,14 +52,6 @@ def device_clients(simulated: Mapping[str, str], root: Path) -> Callable[[int], 
         return not majors or has_open(pid, majors)
 
     return holds
-
-
-def _maps(pid: int, device: Path) -> bool:
-    try:
-        inode = device.stat().st_ino
-    except OSError:
-        return True  # a device that is lost: not known
-    return processes.may_map(pid, inode)
 
 
 # Of the processor, for one process: a tenant may have millions of descriptors.

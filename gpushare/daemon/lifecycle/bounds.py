@@ -139,20 +139,14 @@ def managed_bytes(  # noqa: PLR0913, PLR0917 - all that it depends on
         if 0 < bound < size * cards:
             fix = f"use host:{exact_size(bound // cards)} or less"
             raise quota.refuse(_KEY, f"{needs}, {what}, {exact_size(bound)}", fix)
-    _check_host_memory(size * cards, own, node, ledger)
-    return size
-
-
-def _check_host_memory(size: int, own: frozenset[str], node: Node, ledger: Ledger) -> None:
-    """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
-    most = node.config.oversubscribe.host_memory_bytes
     others = (holder.allocations for holder in ledger.holders if holder.file not in own)
     taken = sum(allocation.managed_bytes for one in others for allocation in one)
-    if taken + size <= most:
-        return
-    # Users of a cluster read this of their own pods: it names no other container.
-    raise NoRoom(
-        f"no host memory is left for {format_size(size)} of managed memory: {format_size(taken)} "
-        f"of {format_size(most)} (oversubscribe.host_memory) is reserved; request less "
-        "(oversubscribe), or see gpushare ps"
-    )
+    if taken + size * cards > limits.host_memory_bytes:
+        # Users of a cluster read this of their own pods: it names no other container.
+        raise NoRoom(
+            f"no host memory is left for {format_size(size * cards)} of managed memory: "
+            f"{format_size(taken)} of {format_size(limits.host_memory_bytes)} "
+            "(oversubscribe.host_memory) is reserved; request less (oversubscribe), or see "
+            "gpushare ps"
+        )
+    return size

@@ -133,25 +133,18 @@ def release_ended(state: DaemonState) -> bool:
 
 
 def watch_process(record: TenantRecord, state: DaemonState) -> None:
-    """See that the end of a bound tenant's process is noticed, be it in the past."""
-    pidfd = processes.open_pidfd(record.pid, record.starttime)
+    """See that the end of a bound tenant's process is noticed, be it in the past.
+
+    A reservation goes with its maker: a runtime, or the caller of `gpushare run`. It is bound
+    before that runtime ends, or its launcher: afterwards nothing binds it, and the reservation need
+    not wait for `timing.bind_timeout_seconds`. A restarted daemon knows it too.
+    """
+    bound, maker = (record.pid, record.starttime), (record.maker, record.maker_starttime)
+    pidfd = processes.open_pidfd(*(bound if record.state == "bound" else maker))
     if pidfd is None:
         state.decide.submit(lambda: handle_process_end(record.key, state))
     else:
         state.loop.soon(lambda: state.watch.process(record.key, pidfd))
-
-
-def watch_maker(record: TenantRecord, state: DaemonState) -> None:
-    """See that a reservation goes with its maker: a runtime, or the caller of `gpushare run`.
-
-    It is bound before that runtime ends, or its launcher: afterwards nothing binds it, and the
-    reservation need not wait for `timing.bind_timeout_seconds`. A restarted daemon knows it too.
-    """
-    pidfd = processes.open_pidfd(record.maker, record.maker_starttime)
-    if pidfd is None:
-        handle_process_end(record.key, state)
-        return
-    state.loop.call(lambda: state.watch.process(record.key, pidfd))
 
 
 def is_abandoned(record: TenantRecord) -> bool:
@@ -233,12 +226,10 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
     for record in state.ledger.entries.values():
         if record.state == "none" or not _adopt_pages(record, state):
             continue
-        if record.state == "bound":
+        if record.state == "bound" or record.maker:
             watch_process(record, state)
-            # The driver, or its limits, may have changed.
+        if record.state == "bound":  # the driver, or its limits, may have changed
             state.limits.hold(record)
-        elif record.maker:
-            watch_maker(record, state)
         log("tenant-adopted", **record.identity, state=record.state)
     orphans = [key for key in state.mounts.made() if key not in state.ledger.entries]
     refuse_unknown([key for key in orphans if _has_pages(key, state.mounts)], state.ledger)

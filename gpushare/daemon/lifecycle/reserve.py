@@ -130,7 +130,7 @@ def follow_reservation(record: TenantRecord, state: DaemonState) -> None:
     def watch() -> None:  # unless the reservation is another's by now, or bound
         with suppress(ReservationLost):
             if state.ledger.require(record).state == "reserved":
-                release.watch_maker(record, state)
+                release.watch_process(record, state)
 
     if record.maker:
         state.decide.submit(watch)
