@@ -60,7 +60,8 @@ class ControlRunner:
     ) -> None:
         self.control: MpsControl | None = None
         self.fault = ""
-        self.folders = CardFolders.of(node.config.run_dir, card.uuid)
+        digest = hashlib.sha256(card.uuid.encode()).hexdigest()[:8]
+        self.folders = CardFolders(node.config.run_dir / "mps" / digest)
         self._card, self._program = card, program
         self._node, self._observed, self._mounts = node, observed, mounts
         self._process: ControlProcess | None = None
@@ -261,13 +262,8 @@ class ControlRunner:
         if self.control is not None:
             with contextlib.suppress(MpsError):
                 own |= self.control.servers().keys()
-        parents = {pid: _parent(pid) for pid in pids}  # those that have ended are listed a while
-        return next((pid for pid, of in parents.items() if of >= 0 and not own & {pid, of}), 0)
-
-
-def _parent(pid: int) -> int:
-    process = processes.find_outer(pid)
-    return -1 if process is None else process.parent
+        found = map(processes.find_outer, pids)  # those that have ended are listed a while
+        return next((one.pid for one in found if one and not own & {one.pid, one.parent}), 0)
 
 
 #: Runs a program whose /dev/shm is the mount of a descriptor: sys.argv[1], and the program.
@@ -311,11 +307,6 @@ class CardFolders:
         self.log = root / "log"  # for its logs, and those of its servers
         self.shared_memory = root / "shm"  # its /dev/shm
         self.state = root / "state.json"  # for a later gpushared
-
-    @classmethod
-    def of(cls, run_dir: Path, uuid: str) -> CardFolders:
-        """Return those of a card."""
-        return cls(run_dir / "mps" / hashlib.sha256(uuid.encode()).hexdigest()[:8])
 
     def make(self) -> None:
         """Make them for a start, the pipe folder anew; OSError."""

@@ -40,7 +40,7 @@ from gpushare.daemon.observed import (
     UsageView,
 )
 from gpushare.daemon.pages.status_page import MOST_COUNTED, GateWaits
-from gpushare.daemon.pages.tenants import Gate, Pages, Tenants
+from gpushare.daemon.pages.tenants import Gate, Tenants
 from gpushare.daemon.policy import CORRECTED_PERCENT, charge_corrections
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
@@ -320,10 +320,14 @@ class ComputeMeter:
         known_waits = waits
         if not allocation.whole:
             pages = self._tenants.pages.get(record.key)
-            read = None if pages is None else pages.look(_gate_and_waits(number), None)
-            if pages is None or read is None:
+            if pages is None or number >= pages.grant.card_count:
                 return None
-            gate, waits = read
+            gone: tuple[Gate | None, Mapping[int, GateWaits]] = (None, {})
+            gate, waits = pages.look(
+                lambda pages: (pages.grant.gate(number), pages.status.waits(number)), gone
+            )
+            if gate is None:
+                return None
             known_waits = waits if pages.adopted else known_waits
         place = record.key, allocation.uuid
         course = self._courses.get(place)
@@ -335,15 +339,6 @@ class ComputeMeter:
         says = not usage.stale and card is not None and card.utilization is not None
         active = not usage.stale and usage.is_active(*place)
         return course.look(at_ns, gate, percent, says=says or percent is not None, active=active)
-
-
-def _gate_and_waits(number: int) -> Callable[[Pages], tuple[Gate, Mapping[int, GateWaits]] | None]:
-    def read(pages: Pages) -> tuple[Gate, Mapping[int, GateWaits]] | None:
-        if number >= pages.grant.card_count:
-            return None
-        return pages.grant.gate(number), pages.status.waits(number)
-
-    return read
 
 
 def _with_corrections(
