@@ -61,7 +61,6 @@ def command(session: Session, name: str, model: ModelFormats) -> None:
         "kind": target.kind,
         "note": note,
         "result": worst,
-        "image": _image(image),
         "machine": _shown(machine),
         "findings": [asdict(finding) for finding in findings],
     }
@@ -151,19 +150,6 @@ def _place(machine: rules.Machine) -> str:
     )
     cards = f", {count(len(machine.cards), 'card')}: {', '.join(names)}" if names else ""
     return f"{driver}(CUDA {cuda_text(machine.cuda)}){cards}, {machine.backend}"
-
-
-def _image(image: rules.Image) -> dict[str, Any]:
-    return {
-        "runtimes": [
-            {"version": ".".join(map(str, runtime.version)), "where": runtime.where}
-            for runtime in image.runtimes
-        ],
-        "requires": dict(image.requires),
-        "requires_disabled": image.disabled,
-        "cuda_compat": driver_text(image.compat) if image.compat else "",
-        "precisions": dict(image.precisions),
-    }
 
 
 def _shown(machine: rules.Machine) -> dict[str, Any]:

@@ -166,16 +166,11 @@ def shown_status() -> Iterable[Scene]:
     )
     yield Scene({"tenants": rows(), "queue": rows(waiting())}, ("ps",))
     yield Scene({"tenants": rows(tenant("train", 3.9, 4), REMOTE)}, ("ps", "ps --wide"))
-    states: tuple[dict[str, Any], ...] = (
-        {"used": 5, **BURST, **NOTED},
-        {"used": 5, "oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB},
-        {"isolation": "exclusive", "overhead_bytes": 0, "contexts": 0, "encoder_percent": 40},
-        {"used": 0, "eviction": {**EVICTED, "held": True, "waits_since": AT}},
-        {"eviction": {**lost, "error": "cuCtxCreate failed"}, "ends_at": AT, "mps": MPS},
-        {"interventions": [{"by": "operator", "reason": "why", "since": AT}]},
-    )
-    for state in states:
-        yield Scene(of_tenant(**state), ("inspect train",))
+    stopped = [{"by": "operator", "reason": "why", "since": AT}]
+    eviction = {**EVICTED, "held": True, "waits_since": AT}
+    state: dict[str, Any] = {"interventions": stopped, "eviction": eviction, "mps": MPS}
+    state |= {"used": 5, "ends_at": AT, **BURST, **NOTED}
+    yield Scene(of_tenant(**state), ("inspect train",))
     yield Scene({"tenant": [{"ok": True, "tenant": NONE}]}, ("inspect web",))
     missing = refusal(ErrorCode.NOT_FOUND, "no room: \x1b[2Jevil 4", candidates=["\x1b[31mred"])
     yield Scene({"tenant": missing}, ("inspect train", "inspct train"))
