@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations: which caller may use what, and what each takes as a field."""
+"""The table of operations: who may use what, which fields each takes, and packets that are none."""
 
 from __future__ import annotations
 

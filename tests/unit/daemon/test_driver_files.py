@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of the driver a container gets, from a prepared, a slow or an unknown image."""
+"""Which parts of the driver a container gets, of which image, and whose params are covered."""
 
 from __future__ import annotations
 

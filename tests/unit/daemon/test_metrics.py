@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that metrics are made of: there from the grant on, and never more than is known."""
+"""The figures of metrics: there from the grant on, whole at the end, never more than is known."""
 
 from __future__ import annotations
 

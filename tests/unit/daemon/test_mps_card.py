@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card's MPS server: its containers, their limits, its users, its faults, and who bypasses it."""
+"""A card's MPS server: its containers, their limits, users, faults, bypasses, and their stop."""
 
 from __future__ import annotations
 
