@@ -15,6 +15,7 @@ from gpushare.engines.containerd import Configuration, cri_section
 from gpushare.engines.docker_config import DaemonJson
 from gpushare.engines.podman import HookFile
 from gpushare.quota.dialects import TABLES
+from tests.unit.setup.machine import write
 
 from . import machine
 
@@ -108,12 +109,6 @@ def test_an_upgrade_moves_the_handler_keeps_its_options_and_completes_it() -> No
 
 
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"
-
-
-def write(path: Path, text: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
 
 
 def path_of(engine: str, root: Path) -> str:

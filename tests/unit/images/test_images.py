@@ -31,14 +31,6 @@ def names(found: ImageTarget, directory: str) -> list[str]:
     return Rootfs(found.root_fd).names(directory)
 
 
-def test_a_root_directory_says_nothing_of_its_variables(tmp_path: Path) -> None:
-    (tmp_path / "usr/local/cuda").mkdir(parents=True)
-    with open_image(str(tmp_path)) as found:
-        assert (found.kind, found.variables) == ("root directory", {})
-        assert "without a config.json" in found.note
-        assert names(found, "/usr/local") == ["cuda"]
-
-
 @pytest.mark.parametrize("path", ["rootfs", "absolute"])
 def test_a_bundle_has_its_process_and_its_root(path: str, tmp_path: Path) -> None:
     (tmp_path / "rootfs/opt/mine").mkdir(parents=True)

@@ -28,7 +28,8 @@ def make(root: Path) -> Path:
     return root
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str = "") -> Path:
     """Write a file and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    return path

@@ -133,9 +133,7 @@ def runtime_of(machine: Path) -> str:
 
 def test_crun_is_offered_where_it_is_installed_and_taken_where_it_is_chosen(machine: Path) -> None:
     assert "crun is installed" not in setup(machine, "--dry-run").stdout
-    crun = machine / "usr/bin/crun"
-    write(crun, "#!/bin/sh\n")
-    crun.chmod(0o755)
+    program(machine, "usr/bin/crun")
     offer = f"ok    /usr/bin/crun is installed: {low_level_runtime.CRUN_GAIN}."
     assert offer in setup(machine).stdout
     assert runtime_of(machine) == "runtime = /usr/bin/runc"
@@ -294,9 +292,7 @@ def test_an_exporter_that_its_user_cannot_read_is_refused(
 
 
 def program(root: Path, path: str) -> Path:
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("")
+    file = write(root / path.lstrip("/"))
     file.chmod(0o755)
     return file
 
@@ -310,8 +306,7 @@ def root(tmp_path: Path) -> Path:
 
 def nvidia(root: Path, runtimes: str) -> None:
     config = root / "etc/nvidia-container-runtime/config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text(f"[nvidia-container-runtime]\nruntimes = {runtimes}\n")
+    write(config, f"[nvidia-container-runtime]\nruntimes = {runtimes}\n")
 
 
 @pytest.mark.parametrize(
