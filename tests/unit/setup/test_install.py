@@ -64,6 +64,13 @@ def test_a_missing_part_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "to").exists()
 
 
+def test_a_relative_runtime_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InstallError, match="runc is not an absolute path"):
+        install.install(
+            tmp_path / "to", runtime=Path("runc"), socket=SOCKET, source=make_source(tmp_path)
+        )
+
+
 def test_a_package_without_its_c_parts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "_PROGRAMS", ("no-such-program",))
     with pytest.raises(InstallError, match="no-such-program is not in"):
