@@ -69,12 +69,6 @@ void gate_stop_beating(uint64_t ns)
 	atomic_store(&the_gate()->heartbeat_ns, ns);
 }
 
-void gate_beat(void)
-{
-	atomic_store(&the_gate()->heartbeat_ns, now_ns());
-	atomic_store(&beats, true);
-}
-
 static void remove_wakeup(void)
 {
 	char path[300];
@@ -101,7 +95,7 @@ void gate_prepare(void)
 		.timing_interval_ns = 500 * MICROSECOND,
 		.wait_max_ns = 60 * SECOND,
 		.pieces_min = 1};
-	gate_beat();
+	atomic_store(&the_gate()->heartbeat_ns, now_ns());
 	pthread_detach(thread_that(beat, NULL));
 }
 

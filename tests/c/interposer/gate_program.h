@@ -30,7 +30,6 @@ void gate_set(enum gpushare_gate_mode mode);
 
 /* The heartbeat stays at `ns` from now on; 0: none ever was. */
 void gate_stop_beating(uint64_t ns);
-void gate_beat(void);
 
 /* Unread bytes in the wake-up FIFO. */
 unsigned wakeup_count(void);
