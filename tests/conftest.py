@@ -67,7 +67,6 @@ SHARES = "tests/system/shares"
 MEASURES = (
     "packages",
     "shares",
-    "test_compute.py",
     "test_demo.py",
     "test_gpu.py",
     "test_readme.py",

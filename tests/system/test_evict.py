@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import threading
@@ -15,7 +14,6 @@ import pytest
 
 from gpushare.client import DaemonUnreachable, RequestRefused
 from gpushare.host.mounts import WITH_OWN_SHARED_MEMORY
-from gpushare.verify.image import PROGRAM
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -89,46 +87,6 @@ def test_a_sleeping_container_gives_its_memory_to_another_and_continues(own: Sta
     events = [one["event"] for one in client.history(bundle.id)]
     assert "tenant-evicted" in events
     assert "tenant-restored" in events
-
-
-@pytest.mark.gate
-def test_a_call_gets_the_memory_back_at_once_where_there_is_room(own: Stack) -> None:
-    with holding(own, "4GiB") as (bundle, tenant):
-        for _ in range(3):
-            own.client.evict(bundle.id)
-            assert is_intact(tenant)
-            assert state(bundle) == ""
-        own.client.evict(bundle.id, hold=True)
-        tenant.tell(f"check {SEED}")
-        wait_until(lambda: waits(bundle))
-        assert own.client.restore(bundle.id)["eviction"] is None
-        assert tenant.answer("check")["different"] == 0
-
-
-def test_a_container_moves_to_another_card_and_a_card_is_drained(own: Stack) -> None:
-    own.configure(evict={"moves": True})
-    client = own.client
-    with holding(own, "100GiB", devices="0") as (bundle, tenant):
-        moved = client.move(bundle.id, "1")
-        assert [card["index"] for card in moved["cards"]] == [1]
-        assert is_intact(tenant)
-        assert tenant.ask(f"alloc {MIB}")["code"] == 0
-        assert tenant.ask(f"write {SEED}")["code"] == 0
-        wait_until(lambda: bundle.tenant["processes"][0]["cards"][0]["index"] == 1)
-        argv = bundle.argv("exec", bundle.id, PROGRAM, "context")
-        started = subprocess.run(
-            argv, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
-        )
-        assert json.loads(started.stdout.splitlines()[-1])["code"] == 0, started
-        with pytest.raises(RequestRefused, match="is on card 1 already"):
-            client.move(bundle.id, "1")
-        with holding(own, "100GiB", devices="0"), pytest.raises(RequestRefused, match="card 0"):
-            client.move(bundle.id, "0")
-        assert is_intact(tenant)
-        drained = own.gpushare("card", "drain", "1", "--move")
-        assert drained.stdout == "card 1 is cordoned and empty\n"
-        assert [card["index"] for card in bundle.tenant["cards"]] == [0]
-        assert is_intact(tenant)
 
 
 #: Runs a command where /dev has a node for each of two cards, which is /dev/null here.
