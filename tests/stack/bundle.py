@@ -17,9 +17,15 @@ from gpushare.protocol.rows import TenantStatus
 from gpushare.verify import image
 from gpushare.verify.runners import ProbeTenant
 
+from .program import find
 from .stack import Stack
 
 PROBE = (image.PROGRAM,)
+
+
+def busybox() -> dict[str, bytes]:
+    """Return the file with which a container has a shell."""
+    return {"/bin/busybox": Path(find("busybox")).read_bytes()}
 
 
 def _unpacked(stack: Stack, files: Mapping[str, bytes]) -> Path:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from gpushare.protocol.kubernetes import MODE_LABEL
 
 from .api_server import Body, StandInApiServer
+from .node_agent import write_kubeconfig
 from .program import TOOLS
 
 KUBECTL = TOOLS / "usr/local/bin/kubectl"
@@ -28,18 +28,8 @@ class Kubectl:
 
     def __init__(self, folder: Path, cluster: StandInApiServer, **user: Any) -> None:
         self.folder = folder
-        self.config = folder / "kubeconfig"
+        self.config = write_kubeconfig(folder / "kubeconfig", cluster, **user)
         self.programs = Path(sys.executable).parent  # of kubectl-gpushare
-        context = {"cluster": "c", "user": "u", "namespace": "team"}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "here",
-            "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
-            "users": [{"name": "u", "user": user}],
-            "contexts": [{"name": "here", "context": context}],
-        }
-        self.config.write_text(json.dumps(document))
 
     @property
     def environment(self) -> Mapping[str, str]:

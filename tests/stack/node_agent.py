@@ -6,12 +6,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
-
-import yaml
-
-from gpushare.client import Client, DaemonUnreachable
+from typing import Any
 
 from .api_server import StandInApiServer
 from .program import ServiceProcess
@@ -59,24 +55,16 @@ class NodeAgent:
         return (self._stack.root / "gpushare-node.log").read_text()
 
 
-def set_mode(stack: Stack, mode: str, **more: str) -> None:
-    """Set the node's mode, and `more` in that section; a gpushared that runs reads it again."""
-    settings = yaml.safe_load(stack.config.read_text()) or {}
-    settings["kubernetes"] = {"mode": mode, **more}
-    stack.config.write_text(yaml.safe_dump(settings))
-    with suppress(DaemonUnreachable):
-        Client(stack.socket).reload()
-
-
-def write_kubeconfig(path: Path, cluster: StandInApiServer) -> Path:
+def write_kubeconfig(path: Path, cluster: StandInApiServer, **user: Any) -> Path:
     """Write a kubeconfig for the stand-in API server; return its path."""
+    context = {"cluster": "c", "user": "u", "namespace": "team"}
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "here", "context": context}],
         "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
+        "users": [{"name": "u", "user": user or {"token": "t"}}],
     }
     path.touch(0o600)
     path.write_text(json.dumps(document))

@@ -137,8 +137,10 @@ def same(site: Browser, said: Callable[[], Any], shown: Callable[[], Any]) -> No
         assert time.monotonic() < deadline, f"{said()} and not {shown()}"
 
 
-def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -> None:
-    def said() -> list[list[str]]:
+def test_the_overview_shows_the_cards_and_containers_that_ls_and_ps_list(
+    site: Browser, own: Stack
+) -> None:
+    def cards() -> list[list[str]]:
         return [
             [
                 str(card["index"]),
@@ -157,12 +159,7 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
             for card in own.shown("ls")
         ]
 
-    assert len(said()) == 2
-    same(site, said, lambda: site.table("Cards"))
-
-
-def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Stack) -> None:
-    def said() -> list[list[str]]:
+    def containers() -> list[list[str]]:
         return [
             [
                 tenant["name"],
@@ -175,8 +172,9 @@ def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Sta
             for card in tenant["cards"]
         ]
 
-    assert sorted(row[0] for row in said()) == ["serve", "train"]
-    same(site, said, lambda: [[*row[:3], row[4], row[6]] for row in site.table("Containers")])
+    assert (len(cards()), len(containers())) == (2, 2)
+    same(site, cards, lambda: site.table("Cards"))
+    same(site, containers, lambda: [[*row[:3], row[4], row[6]] for row in site.table("Containers")])
 
 
 def key_of(stack: Stack, name: str) -> str:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 
 BUSYBOX = "/bin/busybox"
 LET, KEPT_OUT = "No such device or address", "Operation not permitted"
@@ -24,12 +22,11 @@ LET, KEPT_OUT = "No such device or address", "Operation not permitted"
 @pytest.fixture
 def running(stack: Stack) -> Iterator[Bundle]:
     """A container with a share, and a node of another card that it made itself."""
-    busybox = Path(find("busybox")).read_bytes()
     bundle = Bundle(
         stack,
         quota={"memory": "4GiB"},
         args=(BUSYBOX, "sleep", "1000"),
-        files={BUSYBOX: busybox},
+        files=busybox(),
     )
     capabilities = bundle.config["process"]["capabilities"]
     for kind in ("bounding", "effective", "permitted"):

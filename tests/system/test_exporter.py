@@ -7,15 +7,13 @@ import functools
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.kubernetes.cluster.figures import node_figures
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 
 from .scraped import LOOPBACK, Exporter
 from .waiting import wait_until
@@ -46,9 +44,8 @@ QUOTA = {"memory": "4GiB", "cores": "30"}
 def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_end(
     own: Stack, exporter: Exporter
 ) -> None:
-    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
     sleeping = ["/bin/busybox", "cat"]  # which never opens the driver
-    bundle = Bundle(own, quota=QUOTA, args=sleeping, files=busybox)
+    bundle = Bundle(own, quota=QUOTA, args=sleeping, files=busybox())
     with bundle.run():
         wait_until(lambda: len(exporter.series(OF_PARTS[0], container_id=bundle.id)) == 1)
         wait_until(lambda: utilization(exporter, bundle) == 0)
@@ -113,13 +110,12 @@ def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
 
 
 def test_a_container_cannot_reach_it(own: Stack, exporter: Exporter) -> None:
-    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
     addresses = [LOOPBACK, *own_addresses()]
     script = "; ".join(
         f"/bin/busybox wget -T 5 -q -O - http://{one}:{exporter.port}/metrics" for one in addresses
     )
     args = ["/bin/busybox", "sh", "-c", f"{script}; echo tried >&2"]
-    with Bundle(own, quota=QUOTA, args=args, files=busybox).run() as tenant:
+    with Bundle(own, quota=QUOTA, args=args, files=busybox()).run() as tenant:
         tenant.wait()
         assert "tried" in tenant.errors
         assert "gpushare_" not in tenant.errors

@@ -14,9 +14,8 @@ import pytest
 
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
+from tests.stack.bundle import Bundle, busybox
 from tests.stack.distribution import BUILD
-from tests.stack.program import find
 
 GIB = 1 << 30
 #: Debian 11.
@@ -182,8 +181,7 @@ def test_a_driver_that_a_program_searches_first_is_behind_the_filter(
 @pytest.mark.gate
 def test_a_quota_holds_without_the_container_s_environment(stack: Stack) -> None:
     """As under `sudo`, and in a service of a systemd that is process 1 of the container."""
-    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
-    bundle = Bundle(stack, quota={"memory": "4GiB"}, files=busybox)
+    bundle = Bundle(stack, quota={"memory": "4GiB"}, files=busybox())
     try:
         found = output(bundle, "/bin/busybox", "env", "-i", PROGRAM, "info")
     finally:

@@ -15,14 +15,12 @@ from typing import Any
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.simulator import Simulator, device_file
 from gpushare.verify import image
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import MpsDaemon, mps_daemon
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 
 from .waiting import wait_until
 
@@ -69,7 +67,6 @@ def test_a_share_that_uses_the_hosts_server_is_named_and_keeps_its_quota(
 
 PROBE = (image.PROGRAM,)
 FAULT = "/usr/bin/mps-fault"
-BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
 #: The driver itself, past the interposer library, which would set the variables of a client.
 AROUND = (image.PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
 WITHOUT_ENVIRONMENT = ("/bin/busybox", "env", "-i", *AROUND)
@@ -91,19 +88,15 @@ class MpsNode:
         self.stack = stack
         stack.configure(cards={"0": {"backend": "mps", "mps_trusted": True}})
 
-    @property
-    def client(self) -> Client:
-        return self.stack.client
-
     def bundle(self, args: Sequence[str] = PROBE, **quota: str) -> Bundle:
         asked = {"memory": "4GiB", "backend": "mps", **quota}
-        files = {**BUSYBOX, FAULT: fault_program(self.stack)}
+        files = {**busybox(), FAULT: fault_program(self.stack)}
         return Bundle(self.stack, quota=asked, args=args, files=files)
 
     @property
     def memory_limit(self) -> str:
         """What limits memory beside the library: from 615 on, the driver does so by cgroup."""
-        major, _, _ = self.client.status()["driver_version"].partition(".")
+        major, _, _ = self.stack.client.status()["driver_version"].partition(".")
         return "cgroup" if int(major) >= 615 else "server"
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -121,13 +114,13 @@ class MpsNode:
         return "".join(path.read_text() for path in folder.glob("*/log/output.log"))
 
     def mps(self, bundle: Bundle) -> Any:
-        return self.client.tenant(bundle.id)["mps"]
+        return self.stack.client.tenant(bundle.id)["mps"]
 
     def pid(self, bundle: Bundle) -> int:
-        return int(self.client.tenant(bundle.id)["pid"])
+        return int(self.stack.client.tenant(bundle.id)["pid"])
 
     def warnings(self, bundle: Bundle) -> str:
-        return " ".join(self.client.tenant(bundle.id)["warnings"])
+        return " ".join(self.stack.client.tenant(bundle.id)["warnings"])
 
 
 def fault_program(stack: Stack) -> bytes:
@@ -167,12 +160,12 @@ def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode)
         assert other.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
         wait_until(lambda: node.mps(train)["server_state"] == "ACTIVE")
         assert node.log().count("NEW CLIENT") == 2
-        rows = {row["id"]: row for row in node.client.tenants()}
+        rows = {row["id"]: row for row in node.stack.client.tenants()}
         assert {row["isolation"] for row in rows.values()} == {"mps"}
         assert not any(row["warnings"] for row in rows.values())
         assert (node.mps(train)["percentage"], node.mps(serve)["percentage"]) == (30, 100)
         assert node.mps(train)["memory_limit"] == node.memory_limit
-        assert {card["mode"] for card in node.client.cards()} == {"mps"}
+        assert {card["mode"] for card in node.stack.client.cards()} == {"mps"}
 
 
 def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsNode) -> None:
@@ -263,7 +256,9 @@ def test_a_server_of_somebody_else_keeps_containers_off_the_card(stopped: MpsNod
         assert client.ask("init") == client.ask("context") == 0
         (server,) = other.command("get_server_list")
         stopped.stack.start_daemon()
-        wait_until(lambda: any(server in text for text in stopped.client.status()["warnings"]))
+        wait_until(
+            lambda: any(server in text for text in stopped.stack.client.status()["warnings"])
+        )
         assert f"did not start uses it (process {server})" in stopped.bundle().refusal()
         assert not stopped.events("mps-control-started")
 

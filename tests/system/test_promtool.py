@@ -82,13 +82,6 @@ def test_the_figures_are_without_flaw() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_it_takes_the_file(tmp_path: Path) -> None:
-    (tmp_path / RULES).write_text(read(RULES))
-    done = promtool("check", "rules", str(tmp_path / RULES))
-    assert done.returncode == 0, done.stderr
-    assert f"SUCCESS: {len(CASES) + len(RECORDS)} rules found" in done.stdout.decode()
-
-
 def test_it_takes_each_query_of_a_dashboard(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:query_{number}", "expr": filled(target["expr"])}

@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.protocol.queue import QueueEntry
 from tests.stack import Stack
 from tests.system.waiting import wait_until
 
 MOST = "100GiB"  # of a card with 140 GiB: two do not fit
 LIMIT_SECONDS = 60
-
-
-@pytest.fixture
-def queue(stack: Stack) -> Client:
-    return Client(stack.socket)
 
 
 @contextmanager
@@ -67,23 +61,23 @@ def has_its_ticket(process: subprocess.Popen[str]) -> bool:
     return "waiting for room" in process.stderr.readline()
 
 
-def waiting(queue: Client, name: str) -> list[QueueEntry]:
-    return [one for one in queue.queue() if one["name"] == name and one["state"] == "waiting"]
+def waiting(stack: Stack, name: str) -> list[QueueEntry]:
+    return [
+        one for one in stack.client.queue() if one["name"] == name and one["state"] == "waiting"
+    ]
 
 
 @pytest.mark.gate
-def test_a_second_command_waits_until_the_first_ends_and_then_runs(
-    stack: Stack, queue: Client
-) -> None:
+def test_a_second_command_waits_until_the_first_ends_and_then_runs(stack: Stack) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
         assert has_its_ticket(second)
-        (entry,) = waiting(queue, "second")
+        (entry,) = waiting(stack, "second")
         assert (entry["position"], entry["pid"], entry["kind"]) == (1, second.pid, "command")
         assert "no card has room for 100 GiB" in entry["reason"]
         _, errors = first.communicate(timeout=LIMIT_SECONDS)
         assert first.returncode == 1, errors  # of read at the end of its input
         assert is_up(second)
-        assert [tenant["name"] for tenant in queue.tenants()] == ["second"]
+        assert [tenant["name"] for tenant in stack.client.tenants()] == ["second"]
         _, errors = second.communicate(timeout=LIMIT_SECONDS)
         assert "was granted" in errors
 
@@ -92,7 +86,7 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_a_client_that_ends_leaves_no_ticket_and_starts_nothing(
-    stack: Stack, queue: Client, number: signal.Signals, status: int
+    stack: Stack, number: signal.Signals, status: int
 ) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
@@ -100,19 +94,19 @@ def test_a_client_that_ends_leaves_no_ticket_and_starts_nothing(
             second.send_signal(number)
             output, errors = second.communicate(timeout=LIMIT_SECONDS)
         assert (second.returncode, output) == (status, ""), errors
-        wait_until(lambda: not queue.queue())
+        wait_until(lambda: not stack.client.queue())
 
 
 @pytest.mark.gate
-def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: Client) -> None:
+def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
         assert has_its_ticket(second)
         with holder(stack, "--wait", "--name", "third") as third:
             assert has_its_ticket(third)
-            before = [entry["ticket"] for entry in queue.queue()]
+            before = [entry["ticket"] for entry in stack.client.queue()]
             stack.end_daemon()
             stack.start_daemon()
-            assert [entry["ticket"] for entry in queue.queue()] == before
+            assert [entry["ticket"] for entry in stack.client.queue()] == before
             first.communicate(timeout=LIMIT_SECONDS)
             assert is_up(second)
-            assert [entry["name"] for entry in queue.queue()] == ["third"]
+            assert [entry["name"] for entry in stack.client.queue()] == ["third"]

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 
 GIB = 1 << 30
 USER = {"uid": 1000, "gid": 1000}
@@ -36,8 +34,7 @@ def read_only(bundle: Bundle) -> None:
 
 @pytest.fixture
 def bundle(stack: Stack) -> Bundle:
-    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
-    return Bundle(stack, quota={"memory": "4GiB"}, files=busybox)
+    return Bundle(stack, quota={"memory": "4GiB"}, files=busybox())
 
 
 @pytest.mark.gate

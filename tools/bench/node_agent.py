@@ -11,7 +11,7 @@ from tests.stack import Stack
 from tests.stack.api_server import StandInApiServer
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
-from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
+from tests.stack.node_agent import NodeAgent, write_kubeconfig
 from tests.system.waiting import wait_until
 
 from .idle import cpu_ns, pss_mib
@@ -58,7 +58,7 @@ def measure() -> Iterator[Result]:
 def _node(mode: str) -> Iterator[NodeAgent]:
     """Make a node, an API server, and gpushare-node, which is not started."""
     with Stack(cards=IDLE_CARDS) as stack, StandInApiServer().running() as cluster:
-        set_mode(stack, mode, cdi_dir=str(stack.root / "cdi"))
+        stack.configure(kubernetes={"mode": mode, "cdi_dir": str(stack.root / "cdi")})
         stack.start_daemon()
         cluster.put(f"/api/v1/nodes/{NODE}", {"metadata": {"name": NODE, "uid": "uid"}})
         kubeconfig = write_kubeconfig(stack.root / "kubeconfig", cluster)

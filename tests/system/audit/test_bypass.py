@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 from tests.system.waiting import wait_until
 
 from .conftest import end, ended, is_frozen, ready, steps
@@ -20,7 +18,6 @@ from .conftest import end, ended, is_frozen, ready, steps
 GIB = 1 << 30
 #: The driver itself, where the filter libraries have it from.
 PRIVATE = "/.gpushare/driver/libcuda.so.1"
-BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
 AROUND = {
     "by its private path": (PROGRAM, "--library", PRIVATE),
     "with an empty environment": ("/bin/busybox", "env", "-i", PROGRAM, "--library", PRIVATE),
@@ -28,7 +25,7 @@ AROUND = {
 
 
 def made(stack: Stack, args: Sequence[str], files: dict[str, bytes] | None = None) -> Bundle:
-    return Bundle(stack, quota={"memory": "2GiB"}, args=args, files={**BUSYBOX, **(files or {})})
+    return Bundle(stack, quota={"memory": "2GiB"}, args=args, files={**busybox(), **(files or {})})
 
 
 @contextmanager
@@ -117,37 +114,4 @@ def test_an_allocation_within_quota_waits_until_the_container_over_quota_is_kill
     assert steps(victim) == []
     assert "memory-shortfall-reported" in {line["event"] for line in alone.events()}
     for bundle in (victim, thief):
-        bundle.remove()
-
-
-def test_memory_of_another_card_counts_there_and_freezes_the_container(taker: bytes) -> None:
-    """With `evict.moves`, a container has the nodes of all cards, so that it can be moved."""
-    with Stack(cards=2) as stack:
-        stack.configure(evict={"moves": True})
-        ready(stack)
-        bundle = Bundle(
-            stack,
-            quota={"memory": "2GiB", "devices": "0"},
-            args=(
-                "/bin/busybox",
-                "env",
-                "-u",
-                "CUDA_VISIBLE_DEVICES",
-                "/bin/taker",
-                str(6 * GIB),
-                "1",
-            ),
-            files={**BUSYBOX, "/bin/taker": taker},
-        )
-        before = stack.client.cards()[1]["available_bytes"]
-        with bundle.started() as tenant:
-            wait_until(lambda: steps(bundle) == ["warned", "frozen"])
-            card = stack.client.cards()[1]
-            assert card["available_bytes"] <= before - 6 * GIB
-            [process] = card["non_tenant_processes"]
-            assert process["pid"] in [one["pid"] for one in bundle.tenant["processes"]]
-            assert any(
-                "of card 1, of which it has no part" in one for one in bundle.tenant["warnings"]
-            )
-            end(bundle, tenant)
         bundle.remove()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.verify.runners import ProbeTenant
 from tests.compiled import compile_c
 from tests.stack import Stack
@@ -40,7 +39,7 @@ class SharedFolderPair:
 
     def __init__(self, stack: Stack, program: bytes) -> None:
         self.stack = stack
-        self.client = Client(stack.socket)
+        self.client = stack.client
         self.bundles = [self._bundle(program) for _ in range(2)]
         self.shared = stack.root / "shared" / self.bundles[0].id
         self.shared.mkdir(parents=True)

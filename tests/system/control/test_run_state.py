@@ -10,30 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.daemon.freezer import FREEZER, cgroup_freezer
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 from tests.system.hostile.container import RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
-BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
 #: Waits for its end, and can tell what it was told.
 TOLD = "trap 'exit 7' TERM; while :; do busybox sleep 0.02; done"
-
-
-@pytest.fixture
-def client(stack: Stack) -> Client:
-    return stack.client
 
 
 @contextmanager
 def script(stack: Stack, text: str) -> Iterator[tuple[Bundle, subprocess.Popen[bytes]]]:
     """Run a shell script as a container; yields it and its runtime."""
     args = ["/bin/busybox", "sh", "-c", f"alias busybox=/bin/busybox; {text}"]
-    bundle = Bundle(stack, quota={"memory": "1GiB"}, args=args, files=BUSYBOX)
+    bundle = Bundle(stack, quota={"memory": "1GiB"}, args=args, files=busybox())
     words = bundle.argv("run", "--bundle", str(bundle.path), bundle.id)
     with subprocess.Popen(words, env=stack.environment, stdin=subprocess.DEVNULL) as running:
         try:
@@ -61,10 +53,10 @@ def is_frozen(bundle: Bundle) -> bool:
 
 
 @pytest.mark.gate
-def test_a_paused_container_stays_paused_if_the_daemon_dies(stack: Stack, client: Client) -> None:
+def test_a_paused_container_stays_paused_if_the_daemon_dies(stack: Stack) -> None:
     bundle, other = (Bundle(stack, quota={"memory": "4GiB"}) for _ in range(2))
     with bundle.started() as tenant, other.started() as beside:
-        shown = client.pause(bundle.id, "card 0 is looked at")
+        shown = stack.client.pause(bundle.id, "card 0 is looked at")
         [held] = shown["interventions"]
         assert (held["by"], held["reason"]) == ("operator", "card 0 is looked at")
         assert shown["warnings"][0].endswith("resumes it")
@@ -74,17 +66,17 @@ def test_a_paused_container_stays_paused_if_the_daemon_dies(stack: Stack, client
         assert [held["by"] for held in bundle.tenant["interventions"]] == ["operator"]
         assert is_frozen(bundle)
         tenant.tell("info")
-        assert client.resume(bundle.id)["interventions"] == []
+        assert stack.client.resume(bundle.id)["interventions"] == []
         assert tenant.answer("info")["total"] == 4 << 30
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_stopped_container_may_end_by_itself(stack: Stack, client: Client, paused: bool) -> None:
+def test_a_stopped_container_may_end_by_itself(stack: Stack, paused: bool) -> None:
     with script(stack, TOLD) as (bundle, running):
         if paused:
-            client.pause(bundle.id)
-        shown = client.stop(bundle.id, "TERM", 600)
+            stack.client.pause(bundle.id)
+        shown = stack.client.stop(bundle.id, "TERM", 600)
         assert [held["by"] for held in shown["interventions"]] == ["stop"]
         assert running.wait() == 7
 

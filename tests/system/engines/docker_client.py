@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpushare.client import Client
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.system.waiting import wait_until
@@ -78,13 +77,13 @@ class DockerClient:
 
     def quotas(self) -> dict[str, int]:
         """Return the quota of every tenant, in bytes of its first card, by docker's name for it."""
-        rows = Client(self.stage.socket).tenants()
+        rows = self.stage.client.tenants()
         return {row["name"]: row["cards"][0]["quota_bytes"] for row in rows}
 
     @contextmanager
     def nothing_kept(self) -> Iterator[None]:
         """What was reserved since the beginning is given back after the end."""
-        client = Client(self.stage.socket)
+        client = self.stage.client
         before = {row["key"] for row in client.tenants()}
         yield
         wait_until(lambda: {row["key"] for row in client.tenants()} <= before)

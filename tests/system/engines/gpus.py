@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare.client import Client
 from gpushare.protocol.rows import TenantStatus
 from gpushare.verify import image
 from gpushare.verify.runners import ProbeTenant
@@ -89,7 +88,7 @@ class ProbeContainer:
     def row(self) -> TenantStatus:
         """What `gpushare ps` says of it."""
         inspected = self.engine.call("inspect", "--format", "{{.Id}}", self.tenant.name)
-        rows = Client(self.engine.stack.socket).tenants(everything=True)
+        rows = self.engine.stack.client.tenants(everything=True)
         return {row["id"]: row for row in rows}[inspected.stdout.decode().strip()]
 
     @property

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpushare.client import Client
 from tests.stack import Stack
 
 GIB = 1 << 30
@@ -40,5 +39,5 @@ def assert_slice(said: Sequence[Said], memory: int) -> None:
 
 def allocated(stack: Stack) -> dict[str, int]:
     """Return the bytes that the daemon has allocated to each tenant, by name."""
-    rows = Client(stack.socket).tenants()
+    rows = stack.client.tenants()
     return {row["name"]: sum(card["quota_bytes"] for card in row["cards"]) for row in rows}

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
@@ -43,7 +42,7 @@ def own(bind: str) -> Iterator[Stack]:
 def released(own: Stack) -> Iterator[None]:
     """After the test: what it reserved is given back."""
     yield
-    wait_until(lambda: not Client(own.socket).tenants())
+    wait_until(lambda: not own.client.tenants())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def node(own: Stack) -> Iterator[CriNode]:
 
 def assert_bound(own: Stack, bind: str) -> None:
     """The one container is bound, and its spec has a hook that does it, or has none."""
-    [row] = Client(own.socket).tenants()
+    [row] = own.client.tenants()
     assert row["state"] == "bound"
     _, record = (own.root / "run/ledger" / row["key"]).read_text().splitlines()
     bundle = json.loads(record)["record"]["bundle"]
@@ -115,7 +114,7 @@ def test_a_pod_has_the_processes_that_it_asks_for(
         train = pod.run("train")
         assert_bound(own, bind)
         assert_slice(train.probe(*probing(4 * GIB)).said, 4 * GIB)
-        [row] = Client(own.socket).tenants()
+        [row] = own.client.tenants()
         assert train.pid() == row["pid"]
         assert train.execute(BUSYBOX, "sh", "-c", "exit 23").status == 23
         os.kill(train.pid(), signal.SIGKILL)

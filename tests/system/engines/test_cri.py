@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client
 from tests.system.waiting import wait_until
 
 from .cri import CriError
@@ -65,7 +64,7 @@ def test_a_refusal_gives_the_kubelet_the_reason(node: CriNode) -> None:
             container.start()
         assert container.state() == "CONTAINER_EXITED"
         assert allocated(node.stack) == {}
-        events = Client(node.stack.socket).history(container.full_name, 0.0)
+        events = node.stack.client.history(container.full_name, 0.0)
         assert [event["event"] for event in events] == ["request-refused"]
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
-from tests.stack.node_agent import NodeAgent, set_mode
+from tests.stack.node_agent import NodeAgent
 from tests.system.waiting import wait_until
 
 from .cri import CriError
@@ -28,7 +27,7 @@ RESOURCE = "gpushare.io/memory-gib"
 def stack() -> Iterator[Stack]:
     """A node of two cards in plugin mode."""
     with Stack(distribution=HOST, cards=2) as made:
-        set_mode(made, "plugin")
+        made.configure(kubernetes={"mode": "plugin"})
         made.start_daemon()
         yield made
 
@@ -60,12 +59,12 @@ def kubelet(running: StandInKubelet, agent: NodeAgent, stack: Stack) -> Iterator
     assert agent.process.process.poll() is None, agent.log()
     yield running
     running.used, running.containers = {}, []
-    wait_until(lambda: not Client(stack.socket).tenants())
+    wait_until(lambda: not stack.client.tenants())
 
 
 def card_gib(stack: Stack) -> int:
     """Return the GiB of one card that containers may have."""
-    row = Client(stack.socket).cards()[0]
+    row = stack.client.cards()[0]
     return (row["memory_bytes"] - row["system_reserved_bytes"]) // GIB
 
 
@@ -81,7 +80,7 @@ def test_a_container_gets_what_the_kubelet_counted_and_its_annotations_refine(
         assert ALLOCATION_MOUNT not in Path(f"/proc/{container.pid()}/mountinfo").read_text()
         container.remove()
         less = pod.run("less", mounts=given.mounts())
-        [row] = Client(node.stack.socket).tenants()
+        [row] = node.stack.client.tenants()
         assert row["name"] == less.full_name
         [card] = row["cards"]
         assert (card["quota_bytes"], card["cores"]) == (2 * GIB, 30)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.kubernetes.api.slices import SLICES
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
 from tests.stack import Stack
@@ -22,7 +21,7 @@ from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import CLAIMS, AllocatedPart, ScheduledClaim
 from tests.stack.distribution import DEBIAN13, HOST, Distribution
 from tests.stack.kubelet.dra import DraKubelet
-from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
+from tests.stack.node_agent import NodeAgent, write_kubeconfig
 from tests.system.waiting import wait_until
 
 from .node import CriNode
@@ -36,7 +35,7 @@ class Cluster:
 
     def __init__(self, stack: Stack, node: CriNode, api: StandInApiServer) -> None:
         self.stack, self.node, self.api = stack, node, api
-        self.client = Client(stack.socket)
+        self.client = stack.client
         kubeconfig = write_kubeconfig(stack.root / "kubeconfig", api)
         self.agent = NodeAgent(stack, "--node", NODE, "--kubeconfig", str(kubeconfig))
 
@@ -70,7 +69,7 @@ def cluster(distribution: Distribution) -> Iterator[Cluster]:
     with Stack(distribution=distribution, cards=2) as stack, StandInApiServer().running() as api:
         cdi = stack.root / "cdi"
         cdi.mkdir()
-        set_mode(stack, "dra", cdi_dir=str(cdi))
+        stack.configure(kubernetes={"mode": "dra", "cdi_dir": str(cdi)})
         stack.start_daemon()
         api.put(f"/api/v1/nodes/{NODE}", {"metadata": {"name": NODE, "uid": "node-uid"}})
         takes_cdi = ["enable_cdi = true", f'cdi_spec_dirs = ["{cdi}"]']

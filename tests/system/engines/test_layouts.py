@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -40,7 +39,7 @@ def test_a_quota_is_enforced_and_a_container_paused_and_frozen(
     with Stack(distribution=distribution, cgroups=cgroups, runtime=runtime) as stack:
         stack.configure(timing={"reconcile_interval_seconds": 0.2})
         stack.start_daemon()
-        client = Client(stack.socket)
+        client = stack.client
         bundle = Bundle(stack, quota={"memory": "4GiB"})
         with bundle.started() as tenant:
             assert tenant.ask("info")["total"] == 4 * GIB
@@ -64,7 +63,7 @@ def test_a_quota_is_enforced_and_a_container_paused_and_frozen(
 
 def assert_a_bypass_is_frozen(stack: Stack) -> None:
     """In a cgroup that the runtime made; in systemd's it is test_boot.py's."""
-    log, client = stack.root / "gpushared.log", Client(stack.socket)
+    log, client = stack.root / "gpushared.log", stack.client
     wait_until(lambda: '"context-size-measured"' in log.read_text())
     args = (PROGRAM, "--library", "/.gpushare/driver/libcuda.so.1")
     bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)

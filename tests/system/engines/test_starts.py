@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
@@ -26,7 +25,7 @@ def test_containerd_starts_all_pods_that_fit_while_gpushared_is_killed() -> None
     """None is refused or lost, each has its share, and all is free when they have ended."""
     with Stack(distribution=HOST, cards=CARDS) as stack:
         stack.start_daemon()
-        client = Client(stack.socket)
+        client = stack.client
         with CriNode(stack) as node:
             containers = CriContainers(node, COUNT, memory="1GiB")
             try:

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpushare.client import Client
 from gpushare.protocol.rows import TenantStatus
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
-from tests.stack.bundle import PROBE, Bundle
+from tests.stack.bundle import PROBE, Bundle, busybox
 from tests.stack.program import ServiceProcess, find
 from tests.system.low_level import LowLevelRuntime, behind_launcher
 from tests.system.waiting import PATIENCE_SECONDS, wait_until
@@ -45,7 +44,7 @@ class RuntimeNamespace:
             timing={**TIMING, **timing},
             bind=bind or None,
         )
-        self.client = Client(stack.socket)
+        self.client = stack.client
         self._runtimes: dict[str, LowLevelRuntime] = {}
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class RuntimeContainer(Bundle):
         super().__init__(
             place.stack,
             quota={"memory": "1GiB"} if quota is None else quota,
-            files={"/bin/busybox": Path(find("busybox")).read_bytes(), **(files or {})},
+            files={**busybox(), **(files or {})},
             args=args,
         )
         self.place = place

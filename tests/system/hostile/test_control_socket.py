@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.protocol.operations import OPERATIONS as TABLE
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -58,9 +57,9 @@ def victim(stack: Stack) -> Iterator[str]:
     """Another's container, which the callers query; it is unchanged afterwards."""
     bundle = Bundle(stack, quota={"memory": "4GiB"})
     with bundle.started() as tenant:
-        before = Client(stack.socket).tenant(bundle.id)
+        before = stack.client.tenant(bundle.id)
         yield bundle.id
-        after = Client(stack.socket).tenant(bundle.id)
+        after = stack.client.tenant(bundle.id)
         assert (before["quota"], after["interventions"]) == (after["quota"], [])
         assert tenant.ask("info")["total"] == 4 << 30
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.protocol.kubernetes import ClaimDevice
 from tests.stack import Stack
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
-from tests.stack.node_agent import NodeAgent, set_mode
+from tests.stack.node_agent import NodeAgent
 from tests.system.waiting import wait_until
 
 pytestmark = pytest.mark.gate
@@ -21,13 +20,13 @@ RESOURCE = "gpushare.io/memory-gib"
 
 def test_a_claim_of_the_earlier_mode_is_released_and_its_memory_offered() -> None:
     with Stack() as stack:
-        set_mode(stack, "dra")
+        stack.configure(kubernetes={"mode": "dra"})
         stack.start_daemon()
-        client = Client(stack.socket)
+        client = stack.client
         card = client.cards()[0]["uuid"]
         part = ClaimDevice(request="g", card=card, memory_bytes=40 * GIB, cores=80, share="")
         client.prepare_claim("c-1", namespace="ai", name="train", pods=["p"], devices=[part])
-        set_mode(stack, "plugin")
+        stack.configure(kubernetes={"mode": "plugin"})
         [warning] = client.status()["warnings"]
         assert "claim ai/train has 40 GiB and 80 % of card 0 and no container" in warning
         with (

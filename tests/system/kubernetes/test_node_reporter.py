@@ -45,7 +45,7 @@ def made(
     assert not node._thread.is_alive()
 
 
-def test_slices_come_after_the_registration_and_labels_at_once(
+def test_slices_come_after_the_registration_and_again_and_labels_at_once(
     made: NodeReporter, cluster: StandInApiServer
 ) -> None:
     made.start()
@@ -53,14 +53,6 @@ def test_slices_come_after_the_registration_and_labels_at_once(
     assert not cluster.of(SLICES)
     made.register()
     made.register()
-    wait_until(lambda: len(devices(cluster)) == 2)
-
-
-def test_slices_that_something_deletes_come_back(
-    made: NodeReporter, cluster: StandInApiServer
-) -> None:
-    made.register()
-    made.start()
     wait_until(lambda: len(devices(cluster)) == 2 and cluster.watchers == 2)
     cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")
     wait_until(lambda: len(devices(cluster)) == 2)
@@ -126,14 +118,8 @@ def test_labels_of_the_node_configure_gpushared_and_those_of_another_node_do_not
     cluster.put(NODE, {})
     daemon.is_away = False
     wait_until(lambda: not daemon.settings)
-
-
-def test_a_node_that_is_deleted_keeps_its_settings(
-    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
-) -> None:
-    """Its labels are not known then."""
-    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "shared"}}})
-    made.start()
+    # Of a node that is deleted the labels are not known.
+    cluster.put(NODE, {"metadata": {"labels": policy}})
     wait_until(lambda: bool(daemon.settings))
     cluster.remove(NODE)
     wait_until(lambda: not made._nodes.objects())

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import abi
-from gpushare.client import Client
 from gpushare.protocol.rows import CardComputeUsage, TenantStatus
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
-from tests.stack.program import find
+from tests.stack.bundle import Bundle, busybox
 from tests.system.waiting import wait_until
 
 from .served import Truth, part
@@ -43,7 +41,7 @@ class Busy(Bundle):
             quota={"memory": "4GiB", **quota},
             args=["/bin/busybox", "sh", "-c", script.replace("{options}", options)],
             files={
-                "/bin/busybox": Path(find("busybox")).read_bytes(),
+                **busybox(),
                 "/usr/bin/work": place.work.read_bytes(),
             },
         )
@@ -120,7 +118,7 @@ class SharedCardStack:
         raise AssertionError(f"wanted {[*wanted.values()]} of the card, and they had {seen}")
 
     def ps(self) -> list[TenantStatus]:
-        return Client(self.stack.socket).tenants()
+        return self.stack.client.tenants()
 
     def clear(self) -> None:
         for tenant in self.running:

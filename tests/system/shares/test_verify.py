@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 
-from gpushare.client import Client
 from gpushare.verify.compute import TOLERANCE
 from tests.stack import Stack
 
@@ -24,7 +23,7 @@ def test_it_measures_a_share_on_this_host() -> None:
             capture_output=True,
             text=True,
         )
-        assert Client(stack.socket).tenants() == []
+        assert stack.client.tenants() == []
     share, together = json.loads(done.stdout)
     figures = share["figures"]
     assert figures["requested_percent"] == 30
