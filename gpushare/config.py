@@ -136,7 +136,6 @@ class Config:
     namespaces: tuple[tuple[str, RequestPolicy], ...] = ()
     allow_uninterposed: bool = False
     bind: str = "launcher"  # launcher | hook: what binds a container that an engine creates
-    unknown: str = "warn"  # ignore | warn | kill: a container on a card without an allocation
     docker_sockets: tuple[Path, ...] = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
     mount_namespace: Path | None = None
     history_days: int = 7  # 0: none is kept
@@ -273,7 +272,6 @@ FIELDS: Final[Mapping[str, tuple[KeyPath, Callable[[Any], Any]]]] = {
     "max_tenants": (("max_tenants",), int),
     "allow_uninterposed": (("allow_bypass_capabilities",), bool),
     "bind": (("bind",), str),
-    "unknown": (("audit", "unallocated"), str),
     "docker_sockets": (("engines", "sockets"), lambda paths: tuple(map(Path, paths))),
     "mount_namespace": (("runtime_mount_namespace",), Path),
     "history_days": (("history", "retention_days"), int),

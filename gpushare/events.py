@@ -140,8 +140,6 @@ KEPT: Final = {
     "over-quota-cleared": "The container is within its quota again.",
     "over-quota-action-failed": "The container could not be frozen, or thawed; tried again.",
     "unallocated-container-detected": "A container uses a card without an allocation.",
-    "unallocated-container-killed": "The process of such a container was killed, as configured.",
-    "unallocated-container-kill-failed": "The process of such a container could not be killed.",
     "tenant-idle-detected": "The container holds memory and did not use its cards for idle.after.",
     "tenant-idle-warned": "The same, and its user is warned: the action is warn, pause or kick.",
     "tenant-idle-action-failed": "An idle container could not be paused or stopped.",

@@ -95,12 +95,6 @@ TEXTS: Final = {
     "unallocated-container-detected": (
         "{program} ({pid}) in {container} uses {used_bytes} unallocated"
     ),
-    "unallocated-container-killed": (
-        "{program} ({pid}) in {container} used {used_bytes}; it was killed"
-    ),
-    "unallocated-container-kill-failed": (
-        "{program} ({pid}) in {container} cannot be killed: {error}"
-    ),
     "tenant-pages-lost": "lost its pages: {error}",
     "tenant-pages-incompatible": "continues with pages of another version: {error}",
     "gate-bypass-frozen": "{reason}",

@@ -134,7 +134,7 @@ CARD_FAMILIES: Final = (
         "gauge",
         (*OF_CARD, "action"),
         "Processes that use memory of the card and belong to no tenant, by action: processes of "
-        "the host are ignored, for those of containers audit.unallocated applies.",
+        "the host are ignored, those of containers are reported.",
         _non_tenant,
     ),
     Family(

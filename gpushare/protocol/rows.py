@@ -27,9 +27,8 @@ KINDS: Final = (
     "unaccounted",  # only the driver reports it; all memory of a whole card, which has no account
 )
 
-#: The action for a non-tenant process: none for a host process, `audit.unallocated` of
-#: gpushare.yaml for a process of a container.
-ACTIONS: Final = ("ignore", "warn", "kill")
+#: The action for a non-tenant process: none for a host process, a report for a container's.
+ACTIONS: Final = ("ignore", "warn")
 
 _SAMPLED_SECONDS: Final = 0.2
 

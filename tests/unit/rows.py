@@ -31,7 +31,7 @@ def card_row(index: int = 0, **more: Any) -> CardRow:
         "burst_granted_bytes": 2 * GIB,
         "non_tenant_bytes": 3 * GIB,
         "non_tenant_processes": [],
-        "non_tenant_actions": {"ignore": 1, "warn": 2, "kill": 0},
+        "non_tenant_actions": {"ignore": 1, "warn": 2},
         "unattributed_bytes": 0,
         "available_bytes": 128 * GIB,
         "evicted_bytes": 0,

@@ -24,7 +24,6 @@ from gpushare.daemon.audit.judge import Judge, Verdict
 from gpushare.daemon.cards.driver_client import DriverGeneration, DriverSample
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import Freezer
-from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners
 from gpushare.daemon.observe.compute_usage import CHECKED
 from gpushare.daemon.observe.non_tenant import UnallocatedContainers, Unattributed
 from gpushare.daemon.observe.sampler import UsageSampler
@@ -99,7 +98,7 @@ class Audit:
         self._waited = 0.0
         self._events: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
 
-    def look(self, resolver: PidResolver, now_ns: int | None = None) -> None:
+    def look(self, now_ns: int | None = None) -> None:
         """Judge by the last sample. `now_ns` is CLOCK_MONOTONIC.
 
         An error acts on no tenant and does not end the audit: nothing else audits.
@@ -108,7 +107,7 @@ class Audit:
         try:
             while not self._events.empty():
                 self._events.get()(now_ns)
-            self._look(self._observed.last, resolver, now_ns)
+            self._look(self._observed.last, now_ns)
             for record, why in self._bypass.look(now_ns):
                 self._submit(record.key, "freeze", partial(self._freeze_bypass, record, why))
         except Exception:  # noqa: BLE001 - see above
@@ -151,17 +150,14 @@ class Audit:
         is_suspected = any(verdict.is_suspected for verdict in self._judge.verdicts.values())
         return min(usual, SUSPECT_SECONDS) if is_suspected else usual
 
-    def _look(self, look: AuditInput | None, resolver: PidResolver, now_ns: int) -> None:
+    def _look(self, look: AuditInput | None, now_ns: int) -> None:
         if look is not None:
             before, self._generation = self._generation, look.sample.generation
             if before is not None and before != self._generation:
                 self._judge.begin_anew(now_ns)
                 look = None
-        driver, action = self._state.node.driver, self._state.node.config.unknown
-        if action == "kill" and self._state.ledger.integrity.why:
-            action = "warn"  # it may be a container whose record is lost
-        if look is not None and driver is not None:
-            self._unallocated.look(look, resolver, ProcessOwners(look.entries).all_of, action)
+        if look is not None:
+            self._unallocated.look(look)
             self._unattributed.look(look)
         verdicts = self._judge.look(now_ns, look)
         for verdict in verdicts.values():

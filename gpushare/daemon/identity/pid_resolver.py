@@ -221,18 +221,6 @@ class PidResolver:
                     self._seen[pid] = replace(sighting, keys=owners, holds=holds)
         return dict(self._seen)
 
-    def is_there(self, sighting: ListedPid, keys: Keys) -> bool:
-        """Whether the process still runs and is the same, before something is done to it."""
-        self._note_ended()
-        now = self._seen.get(sighting.pid)
-        if now is None or now.process is None or now.process != sighting.process:
-            return False
-        return keys(sighting.pid) == sighting.keys
-
-    def descriptor(self, pid: int) -> int | None:
-        """Return the pidfd of a listed process that has not ended, which stays ours."""
-        return self._descriptors.get(pid)
-
     def close(self) -> None:
         """Forget all processes."""
         for pid in list(self._seen):

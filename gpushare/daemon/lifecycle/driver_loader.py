@@ -243,7 +243,7 @@ class SamplingLoop:
         sampler.look()
         observed.peaks = update_peaks(observed.peaks, observed.usage)
         self._meter.look()
-        self._audit.look(sampler.resolver)
+        self._audit.look()
         self._idle.note()
         if not observed.usage.stale:
             self._state.limits.update_soon()

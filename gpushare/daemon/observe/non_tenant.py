@@ -13,14 +13,13 @@ the driver's own. No tenant is held responsible for it: it is shown, for a tenan
 Managed memory that tenants claim is not counted in it.
 
 A process that an engine has put into a container (`--privileged`, with a plain runtime) has
-bypassed gpushare, so it is reported, and it is killed if the operator chose so. Programs of the
-host itself never are: a desktop may use its card.
+bypassed gpushare, so it is reported. Programs of the host itself never are: a desktop may use its
+card.
 """
 
 from __future__ import annotations
 
 import re
-import signal
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,6 @@ from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import processes
-from gpushare.daemon.identity.pid_resolver import Keys, PidResolver
 from gpushare.daemon.observed import AuditInput, CardUsage, Observations
 from gpushare.daemon.placement.model import NonTenantProcess
 
@@ -179,29 +177,17 @@ def _managed(look: AuditInput, uuid: str) -> int:
     )
 
 
-_KILL_LOOKS = 4  # in a row: a container that is only being released has left by then
-
-
 class UnallocatedContainers:
-    """Containers that use a card without an allocation; the truth thread's.
-
-    Those of the last look, and how often each was seen.
-    """
+    """Containers that use a card without an allocation, of the last look; the truth thread's."""
 
     def __init__(self, observed: Observations) -> None:
         self._observed = observed
-        self._looks: dict[tuple[int, int, str], int] = {}  # by pid, start time and card
+        self._known: set[tuple[int, int, str]] = set()  # by pid, start time and card
 
-    def look(
-        self,
-        look: AuditInput,
-        resolver: PidResolver,
-        keys: Keys,
-        do: str,
-    ) -> None:
-        """Note each container, and do about it what the operator chose: ignore, warn or kill."""
+    def look(self, look: AuditInput) -> None:
+        """Note each container; a new one is an event."""
         containers: list[tuple[str, NonTenantProcess]] = []
-        looks: dict[tuple[int, int, str], int] = {}
+        known: set[tuple[int, int, str]] = set()
         sightings = {
             (uuid, use.pid): sighting
             for uuid, uses in look.owned.items()
@@ -219,31 +205,17 @@ class UnallocatedContainers:
                 if tenant is not None and tenant.state == "bound":
                     continue  # its quota there is 0, and the audit judges it
                 place = non_tenant.pid, sighting.process.starttime, uuid
-                seen = looks[place] = self._looks.get(place, 0) + 1
+                known.add(place)
                 containers.append((uuid, non_tenant))
-                figures = {
-                    "card": uuid,
-                    "pid": non_tenant.pid,
-                    "program": non_tenant.name,
-                    "container": non_tenant.container,
-                    "used_bytes": non_tenant.bytes,
-                }
-                if seen == 1 and do != "ignore":
-                    log("unallocated-container-detected", "warning", **figures)
-                if do == "kill" and seen >= _KILL_LOOKS and resolver.is_there(sighting, keys):
-                    _kill(resolver.descriptor(non_tenant.pid), seen, figures)
-        self._looks = looks
-        self._observed.unallocated = tuple(containers) if do != "ignore" else ()
-
-
-def _kill(descriptor: int | None, looks: int, figures: Mapping[str, object]) -> None:
-    """Kill the process of a pidfd; a failure is logged once."""
-    if descriptor is None:
-        return
-    try:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError as error:
-        if looks == _KILL_LOOKS:
-            log("unallocated-container-kill-failed", "error", error=str(error), **figures)
-        return
-    log("unallocated-container-killed", "warning", **figures)
+                if place not in self._known:
+                    log(
+                        "unallocated-container-detected",
+                        "warning",
+                        card=uuid,
+                        pid=non_tenant.pid,
+                        program=non_tenant.name,
+                        container=non_tenant.container,
+                        used_bytes=non_tenant.bytes,
+                    )
+        self._known = known
+        self._observed.unallocated = tuple(containers)

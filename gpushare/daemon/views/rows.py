@@ -93,7 +93,7 @@ def _card_row(
             cast(NonTenantProcessStatus, dict(vars(process)))
             for process in largest_first[:_MOST_NON_TENANTS]
         ],
-        non_tenant_actions=_non_tenant_actions(capacity, state.node.config.unknown),
+        non_tenant_actions=_non_tenant_actions(capacity),
         unattributed_bytes=capacity.unattributed_bytes,
         available_bytes=0 if is_closed else capacity.available_bytes,
         evicted_bytes=evicted_bytes,
@@ -162,8 +162,8 @@ def _used_bytes(capacity: CardCapacity, figures: Sequence[int | None]) -> int | 
     return sum(known) + non_tenants if len(known) == len(figures) else None
 
 
-def _non_tenant_actions(capacity: CardCapacity, unknown: str) -> dict[str, int]:
-    actions = [unknown if process.container else "ignore" for process in capacity.non_tenants]
+def _non_tenant_actions(capacity: CardCapacity) -> dict[str, int]:
+    actions = ["warn" if process.container else "ignore" for process in capacity.non_tenants]
     return {action: actions.count(action) for action in ACTIONS}
 
 

@@ -54,7 +54,6 @@ _DONE: Final = {
     "gate-bypass-detected": ("compute", "warned"),
     "gate-bypass-frozen": ("compute", "frozen"),
     "unallocated-container-detected": ("unallocated", "warned"),
-    "unallocated-container-killed": ("unallocated", "killed"),
 }
 _CLEARED: Final = {
     "over-quota-thawed": "memory",

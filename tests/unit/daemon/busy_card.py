@@ -298,7 +298,7 @@ class BusyCard(FakeDriver):
             self._report_shortfall()
         truth = self.node.sampler
         truth.look()
-        self.audit.look(truth.resolver, self.now_ns)
+        self.audit.look(self.now_ns)
         verdicts = self.audit._judge.verdicts
         for (key, _), verdict in verdicts.items():
             self.done += [(action, key) for action in verdict.actions]

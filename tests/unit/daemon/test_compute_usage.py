@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.policy import (
@@ -337,7 +336,7 @@ class Held:
         self.node.observed.compute = MappingProxyType(self.spent)
         for _ in range(count):
             self.now_ns += LOOK_NS
-            self.node.audit.look(PidResolver(), self.now_ns)
+            self.node.audit.look(self.now_ns)
             self.node.freezing.run(lambda: None)
         return [*self.asked]
 

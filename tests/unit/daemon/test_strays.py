@@ -45,7 +45,7 @@ class StrayNode:
                 for uuid, uses in self.listed.items()
             }
             self.made.node.sampler.look()
-            self.audit.look(self.made.node.sampler.resolver, self.now_ns)
+            self.audit.look(self.now_ns)
 
     @property
     def actions(self) -> list[str]:

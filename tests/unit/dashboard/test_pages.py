@@ -28,7 +28,7 @@ def history(name: str, _since: float) -> list[dict[str, Any]]:
     """Return an event of each container, and one of a card."""
     if name:
         raise UnknownTenant("no container", [])
-    over, bare = ("over-quota-warned", "unallocated-container-killed")
+    over, bare = ("over-quota-warned", "unallocated-container-detected")
     return [
         *(event(1, 60, over, {"tenant": tenant, "used_bytes": 1}) for tenant in (TRAIN, SERVE)),
         event(2, 60, bare, {"card": UUIDS[1], "container": "bare\ud800", "used_bytes": 1}),

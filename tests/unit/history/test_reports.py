@@ -296,7 +296,7 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
         (1500, "gate-bypass-detected", {"tenant": "miner", "charged": 10, "driver": 50}),
         (1510, "gate-bypass-frozen", {"tenant": "miner", "reason": "it bypasses"}),
         (1600, "tenant-released", {"tenant": "train"}),
-        (1700, "unallocated-container-killed", {"container": "abc", "used_bytes": GIB}),
+        (1700, "unallocated-container-detected", {"container": "abc", "used_bytes": GIB}),
     ]
     with read(tmp_path, 0, HOUR, events) as source:
         first, second, compute, unknown = rows(make_report("compliance", source))
@@ -310,7 +310,7 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
     assert (compute["kind"], compute["action"], compute["end"]) == ("compute", "frozen", None)
     assert compute["seconds"] == 2100
     assert (unknown["container"], unknown["kind"]) == ("abc", "unallocated")
-    assert (unknown["action"], unknown["end"]) == ("killed", "killed")
+    assert (unknown["action"], unknown["end"]) == ("warned", None)
     assert (by["train"]["episodes"], by["train"]["seconds"]) == (2, 900)
 
 

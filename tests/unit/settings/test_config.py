@@ -94,7 +94,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 REFUSED = r"""
 audit: {over_quota: freze} => audit.over_quota: "freze" is not a valid value; write one of observe,
     warn, freeze
-namespaces: {a: {audit: {unallocated: kill}}} => namespaces.a.audit.unallocated: unknown key
 users: {audit: {over_quota: kill}} => users.audit: unknown key
 compatibility: freeze => compatibility: "freeze" is not a valid value; write one of ignore, warn,
     ref
@@ -276,7 +275,7 @@ namespaces:
 
 
 OF_NAMESPACES = """
-audit: {over_quota: observe, gate_bypass: observe, unallocated: kill}
+audit: {over_quota: observe, gate_bypass: observe}
 compatibility: refuse
 dialects: {accept: [hami]}
 idle: {after: 2h, action: warn}
@@ -303,7 +302,7 @@ prices:
 
 def test_a_namespace_stands_above_the_node_key_by_key() -> None:
     found = parse(OF_NAMESPACES, FILE)
-    assert (found.unknown, found.users.over) == ("kill", "observe")
+    assert found.users.over == "observe"
     other, team, dev = (found.terms_of(name) for name in ("other", "team-a", "dev-x"))
     assert found.terms.over == other.over == dev.over == "observe"
     assert (team.over, team.compute) == ("kill", "observe")
