@@ -346,6 +346,7 @@ class LibraryTrees:
         self._making = threading.Lock()
         self._root_fd = -1  # of `root` in the mount namespace
         self._current: _Current | None = None
+        self._is_closed = False
 
     def enter(self) -> None:
         """Open `root`; remove what a gpushared left that was killed while it made a tree."""
@@ -369,6 +370,8 @@ class LibraryTrees:
         It may be one of an earlier gpushared.
         """
         with self._making:
+            if self._is_closed:
+                raise OSError(errno.ESHUTDOWN, os.strerror(errno.ESHUTDOWN), str(self._root))
             path = self.find(identity)
             if path is None:
                 digest = hashlib.sha256(repr((top, identity)).encode()).hexdigest()[:16]
@@ -391,8 +394,9 @@ class LibraryTrees:
                 self._remove(self._root / name)
 
     def close(self) -> None:
-        """Unmount every tree: gpushared ends. One that is made after that is the next one's."""
+        """Unmount every tree, and make none any more: gpushared ends."""
         with self._making:
+            self._is_closed = True
             self._current = None
             for name in self._names():
                 self._remove(self._root / name)
