@@ -89,6 +89,20 @@ def test_a_sleeping_container_gives_its_memory_to_another_and_continues(own: Sta
     assert "tenant-restored" in events
 
 
+@pytest.mark.gate
+def test_a_call_gets_the_memory_back_at_once_where_there_is_room(own: Stack) -> None:
+    with holding(own, "4GiB") as (bundle, tenant):
+        for _ in range(3):
+            own.client.evict(bundle.id)
+            assert is_intact(tenant)
+            assert state(bundle) == ""
+        own.client.evict(bundle.id, hold=True)
+        tenant.tell(f"check {SEED}")
+        wait_until(lambda: waits(bundle))
+        assert own.client.restore(bundle.id)["eviction"] is None
+        assert tenant.answer("check")["different"] == 0
+
+
 #: Runs a command where /dev has a node for each of two cards, which is /dev/null here.
 _TWO_NODES = """
 mount -t tmpfs none /mnt && cp -a /dev/null /dev/zero /dev/urandom /mnt && mkdir /mnt/shm &&
