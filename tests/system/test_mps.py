@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.client import RequestRefused
 from gpushare.simulator import Simulator, device_file
 from gpushare.verify import image
 from tests.c.simulator.conftest import SimulatorMachine
@@ -166,6 +167,22 @@ def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode)
         assert (node.mps(train)["percentage"], node.mps(serve)["percentage"]) == (30, 100)
         assert node.mps(train)["memory_limit"] == node.memory_limit
         assert {card["mode"] for card in node.stack.client.cards()} == {"mps"}
+
+
+def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(node: MpsNode) -> None:
+    bundle = node.bundle()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        control = node.control()
+        node.stack.configure(cards={})
+        with pytest.raises(RequestRefused, match="run gpushare card drain 0"):
+            node.stack.client.reload()
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+    wait_until(lambda: not node.stack.client.tenants())
+    assert node.stack.client.reload() == ["cards"]
+    wait_until(lambda: not Path(f"/proc/{control}").exists())
+    wait_until(lambda: not node.control())
+    assert node.events("mps-control-stopped")[0]["pid"] == control
 
 
 def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsNode) -> None:

@@ -379,6 +379,17 @@ def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(plugin: PluginNo
         plugin.allocate(4)
 
 
+def test_a_container_gets_what_the_plugin_allocated_and_not_the_mount(plugin: PluginNode) -> None:
+    second = fakes.card(1).uuid
+    train = plugin.container(plugin.allocate(8, second))
+    record = plugin.create(train)
+    assert [(one.uuid, one.quota_bytes) for one in record.allocations] == [(second, 8 * GIB)]
+    assert record.quota["memory"] == {"value": "8GiB", "source": "device plugin"}
+    destinations = [mount["destination"] for mount in train.document()["mounts"]]
+    assert ALLOCATION_MOUNT not in destinations
+    assert "/proc" in destinations
+
+
 @pytest.mark.parametrize(
     ("asked", "gib"),
     [

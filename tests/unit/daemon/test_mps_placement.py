@@ -12,6 +12,7 @@ import pytest
 from gpushare.config import Config, parse
 from gpushare.daemon.cards.mps_state import MpsCardState, MpsGrant
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
+from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.scheduler_sync import shares_by_card
 from gpushare.daemon.store.record import TenantRecord
@@ -121,6 +122,21 @@ def test_containers_of_one_user_are_on_different_cards_unless_they_trust_each_ot
     node.node.config = configured(both.replace("mps}", "mps, mps_trusted: true}"), tmp_path)
     client(5, 0)
     assert [row["mps_trusted"] for row in card_rows(node)] == [True, True]
+
+
+def test_a_card_keeps_its_backend_while_a_container_uses_it(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    created(node, 1, memory="4GiB")
+    client = created(node, 2, memory="4GiB", backend="mps")
+    configured('cards: {"0": {backend: mps}, "1": {backend: mps}}', tmp_path)
+    with pytest.raises(NotReloaded, match=r"cards\.0\.backend, .*card 0 cannot change from back"):
+        reload_config(node)
+    configured("", tmp_path)
+    with pytest.raises(NotReloaded, match=r"use it \(train-2\); run gpushare card drain 1"):
+        reload_config(node)
+    node.ledger.release(client.key)
+    assert reload_config(node) == ["cards"]
 
 
 def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_first(
