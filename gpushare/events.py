@@ -90,10 +90,6 @@ KEPT: Final = {
         "Another program has restored the container's GPU memory: it counts on its card again."
     ),
     "tenant-hung": "The container has pending work that does not seem to end.",
-    "tenant-uses-mps": (
-        "A program of the container is a client of an MPS server: a fatal fault of another client "
-        "of that server ends it."
-    ),
     "tenant-bypasses-mps": (
         "A process of a container on a card in MPS mode uses the card and is no client of its MPS "
         "server."

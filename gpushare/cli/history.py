@@ -64,7 +64,6 @@ TEXTS: Final = {
     "tenant-time-limit-near": "is stopped in {left_seconds} s: its time limit is near",
     "tenant-time-limit-failed": "could not be stopped at its time limit: {error}",
     "tenant-hung": "has pending work that does not seem to end",
-    "tenant-uses-mps": "uses an MPS server on {card} (process {pid})",
     "tenant-bypasses-mps": "uses {card} without its MPS server (process {pid})",
     "tenant-lost-mps-server": "lost the MPS server of {card}: a fatal fault of {cause}",
     "tenant-evicted": (

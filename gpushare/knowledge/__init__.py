@@ -150,7 +150,6 @@ _EVENT_SEE: Final = (
     ("cuda-compat-", ("cuda-compat", "docs/how-to/driver.md")),
     ("tenant-image-incompatible", ("compat", "docs/how-to/check-an-image.md")),
     ("tenant-hung", ("hung-container",)),
-    ("tenant-uses-mps", ("mps", "mps-neighbour")),
     ("tenant-bypasses-mps", ("mps", "docs/how-to/mps.md")),
     ("tenant-lost-mps-server", ("mps-neighbour", "docs/how-to/mps.md")),
     ("mps-", ("mps", "docs/how-to/mps.md")),

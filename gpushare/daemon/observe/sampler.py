@@ -32,7 +32,6 @@ from gpushare.daemon.cards.driver_client import (
     InvalidSample,
     ProcessUse,
 )
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
@@ -76,7 +75,6 @@ class UsageSampler:
         self._overheads: dict[tuple[str, int], Overhead] = {}
         self._generation: DriverGeneration | None = None
         self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet
-        self._mps_clients: frozenset[TenantOnCard] = frozenset()
         self._fault = ""  # of the driver: what was logged last
         self._first = True
         self._dead = DeadRecords()
@@ -265,22 +263,6 @@ class UsageSampler:
             MappingProxyType(utilization),
             MappingProxyType(dict(used)),
         )
-        self._note_mps_clients()
-
-    def _note_mps_clients(self) -> None:
-        """Log each share that has become a client of an MPS server since the last look."""
-        usage, records = self.observed.usage, self._ledger.entries
-        clients = {
-            (key, uuid): pids[0]
-            for key in usage.processes.keys() & records.keys()
-            if records[key].isolation != MPS
-            for uuid in self._cards
-            if (pids := mps_clients(records[key], uuid, usage))
-        }
-        for key, uuid in sorted(clients.keys() - self._mps_clients):
-            place = {**records[key].named, "card": uuid, "pid": clients[key, uuid]}
-            log("tenant-uses-mps", "warning", **place, pod=records[key].of_pod)
-        self._mps_clients = frozenset(clients)
 
     def _go_stale(self, why: str) -> None:
         """Keep what was known, marked as stale; cards that have changed are not allocated."""
@@ -352,19 +334,6 @@ def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping
     """Return `peaks` after a sample; a tenant that is not in it any more is forgotten."""
     used = {**usage.driver_bytes, **usage.used}  # of a whole card, the driver's figure
     return MappingProxyType({place: max(size, peaks.get(place, 0)) for place, size in used.items()})
-
-
-# Shares whose programs are clients of an MPS server, as the driver lists them. A server is reached
-# through a folder: the host's, mounted into the container by a user, or that of a server in the
-# container. Its clients share a fault domain, and what the container's isolation says does not hold
-# for faults. A container with a whole card may run a server as it likes. A container on a card in
-# MPS mode is meant to be a client of the card's server, and mps/supervisor.py watches it.
-
-
-def mps_clients(record: TenantRecord, uuid: str, usage: UsageView) -> list[int]:
-    """Return the processes of a share that are clients of an MPS server on a card."""
-    uses = usage.processes.get(record.key, ()) if record.shared else ()
-    return [use.pid for card, use in uses if card == uuid and use.is_mps]
 
 
 # The records that processes leave behind which ended without a word, or became another program. A

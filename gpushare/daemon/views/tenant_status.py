@@ -18,7 +18,6 @@ from gpushare.daemon.eviction.evictions import kill_hangs
 from gpushare.daemon.identity import processes
 from gpushare.daemon.limits import INTERPOSER
 from gpushare.daemon.node import Node
-from gpushare.daemon.observe.sampler import mps_clients
 from gpushare.daemon.observe.time_limits import ends_at, is_near, seconds_left
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import ProcessClaim
@@ -307,8 +306,11 @@ def _card_warnings(
         )
     yield from charge_warnings(record, card, node, observed)
     yield from _mps_warnings(record, where, node)
-    pids = mps_clients(record, card["uuid"], observed.usage)
-    if pids and record.isolation != MPS:
+    # A whole card may run a server as it likes; a share's server is the host's, through a mount, or
+    # one in its container, and no fault of another client stays apart from it.
+    uses = observed.usage.processes.get(record.key, ()) if record.isolation != MPS else ()
+    pids = [use.pid for uuid, use in uses if uuid == card["uuid"] and use.is_mps]
+    if pids and record.shared:
         yield (
             f"{where}: uses an MPS server that gpushare did not start (process {pids[0]}): a fatal "
             "fault of any client of that server ends it (gpushare explain mps)"

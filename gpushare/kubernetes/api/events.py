@@ -66,10 +66,6 @@ _WARNING: Final = {
     ),
     "tenant-killed": ("GpuKilled", "all processes were killed: {reason}"),
     "tenant-hung": ("GpuHung", "work is pending on the card that does not seem to end"),
-    "tenant-uses-mps": (
-        "GpuUsesMps",
-        "a program is a client of an MPS server: a fatal fault of another client ends it",
-    ),
     "tenant-bypasses-mps": ("GpuBypassesMps", "a process uses the card without its MPS server"),
     "tenant-lost-mps-server": (
         "GpuLostMpsServer",
