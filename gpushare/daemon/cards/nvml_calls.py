@@ -25,24 +25,12 @@ import pynvml
 
 GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
-#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them.
+#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them; of two names of
+#: one, the first.
 BRANDS: Final = {
-    pynvml.NVML_BRAND_QUADRO: "quadro",
-    pynvml.NVML_BRAND_TESLA: "tesla",
-    pynvml.NVML_BRAND_NVS: "nvs",
-    pynvml.NVML_BRAND_GRID: "grid",
-    pynvml.NVML_BRAND_GEFORCE: "geforce",
-    pynvml.NVML_BRAND_TITAN: "titan",
-    pynvml.NVML_BRAND_NVIDIA_VAPPS: "nvidiavapps",
-    pynvml.NVML_BRAND_NVIDIA_VPC: "nvidiavpc",
-    pynvml.NVML_BRAND_NVIDIA_VCS: "nvidiavcs",
-    pynvml.NVML_BRAND_NVIDIA_VWS: "nvidiavws",
-    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "nvidiacloudgaming",
-    pynvml.NVML_BRAND_QUADRO_RTX: "quadrortx",
-    pynvml.NVML_BRAND_NVIDIA_RTX: "nvidiartx",
-    pynvml.NVML_BRAND_NVIDIA: "nvidia",
-    pynvml.NVML_BRAND_GEFORCE_RTX: "geforcertx",
-    pynvml.NVML_BRAND_TITAN_RTX: "titanrtx",
+    value: name.removeprefix("NVML_BRAND_").replace("_", "").lower()
+    for name, value in reversed(vars(pynvml).items())
+    if name.startswith("NVML_BRAND_") and value != pynvml.NVML_BRAND_UNKNOWN
 }
 #: Sold for data centres: Tesla, and since Ampere plain NVIDIA.
 DATACENTER: Final = frozenset({"tesla", "nvidia"})
