@@ -34,7 +34,6 @@ from types import MappingProxyType
 from typing import Final
 
 from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLimits
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity.processes import Cgroups
@@ -47,6 +46,7 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.size import parse_size
+from gpushare.settings import MPS
 
 # --- the account of each card: its capacity, allocations, reservations, and the use of tenants ---
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.cards.context_size import ContextSizes
-from gpushare.daemon.cards.mps_state import MpsCards
 from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.daemon.core.loop import Signal
 from gpushare.daemon.core.users import HostUsers
 from gpushare.daemon.engine_libraries import EngineLibraries
 from gpushare.daemon.placement.model import Card, Links
@@ -61,6 +61,68 @@ class LoadedDriver:
     def card(self, uuid: str) -> Card | None:
         """Return the card with that uuid, None when it is gone."""
         return next((card for card in self.cards if card.uuid == uuid), None)
+
+
+# --- the cards in MPS mode: what mps/supervisor.py publishes of their control daemons ---
+
+#: Where a client finds its MPS server.
+PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+class MpsRefused(UserError):
+    """A container cannot become a client of the card's MPS server."""
+
+
+@dataclass(frozen=True)
+class MpsGrant:
+    """The part of one tenant in the MPS server of its card."""
+
+    folder: str  # on the host, with the socket of clients
+    shared_memory: str  # the folder that server and client share at /dev/shm
+    uid: int  # of its first process, the host's
+    percentage: int  # its ceiling of the card's multiprocessors; 100: none
+    variables: Mapping[str, str]  # for its processes
+    note: str = ""  # how its request was changed
+
+
+@dataclass(frozen=True)
+class MpsCardState:
+    """The control daemon of one card."""
+
+    fault: str = ""  # why no container can join; "": they can
+    server_state: str = ""  # as NVIDIA names it; "": no server runs
+    # By tenant:
+    grants: Mapping[str, MpsGrant] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)  # why it has to start again
+    bypasses: Mapping[str, int] = field(default_factory=dict)  # a process that is no client
+
+
+@dataclass
+class MpsCards:
+    """All cards in MPS mode, by UUID; `cards` is replaced, never changed.
+
+    `bypassed` is with a tenant that uses the card without the server, and its process.
+    """
+
+    cards: Mapping[str, MpsCardState] = field(default_factory=dict)
+    bypassed: Signal[[str, int]] = field(default_factory=Signal)
+
+    def fault_of(self, uuid: str) -> str:
+        """Return why no container can be a client of a card's server; "" if they can."""
+        return self.cards.get(uuid, MpsCardState()).fault
+
+    def bypass_of(self, key: str) -> int:
+        """Return a process of a tenant that uses the card without the server, 0 if none does."""
+        return next((card.bypasses[key] for card in self.cards.values() if key in card.bypasses), 0)
+
+    def loss_of(self, key: str) -> str:
+        """Return why a tenant's processes can no longer use the card, "" if they can."""
+        return next((card.losses[key] for card in self.cards.values() if key in card.losses), "")
+
+    def grant_of(self, key: str) -> MpsGrant | None:
+        """Return what a tenant has of a server, None if it has none."""
+        grants = (card.grants.get(key) for card in self.cards.values())
+        return next((grant for grant in grants if grant is not None), None)
 
 
 @dataclass

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Backoff, Worker, credentials, wait_readable
 from gpushare.daemon.node import Node
@@ -31,6 +30,7 @@ from gpushare.daemon.policy import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.settings import MPS
 
 PROGRAM: Final = "gpushare-scheduler"
 SOCKET: Final = "scheduler.sock"

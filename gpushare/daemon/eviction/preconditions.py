@@ -30,7 +30,6 @@ from typing import Final, NamedTuple
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import DriverError
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves, why_unsupported
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
@@ -50,6 +49,7 @@ from gpushare.daemon.store.record import (
 )
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
+from gpushare.settings import MPS
 
 #: Host memory that the driver takes beside the copy: page tables, and its own records.
 _BESIDE_PERCENT: Final = 2

@@ -22,12 +22,11 @@ from gpushare.compatibility import image as images
 from gpushare.compatibility import rules
 from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
-from gpushare.daemon.cards.mps_state import PIPE_ENV
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle.volume_libraries import find_libraries
 from gpushare.daemon.limits import AUDITED, INTERPOSER
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.node import PIPE_ENV, LoadedDriver, Node
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState

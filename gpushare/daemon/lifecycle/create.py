@@ -18,7 +18,6 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import expected_cgroup
 from gpushare.daemon.identity import container_names, processes
@@ -71,6 +70,7 @@ from gpushare.quota.request import (
     to_record,
 )
 from gpushare.quota.request_policy import ResolvedRequest
+from gpushare.settings import MPS
 
 #: In which a container of `gpushare run --wait -- docker run` shows its ticket.
 TICKET_VARIABLE: Final = "GPUSHARE_TICKET"

@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime, wait_readable
 from gpushare.daemon.freezer import Freezer, kill_unbound, runs_unbound
@@ -32,6 +31,7 @@ from gpushare.daemon.store.claim import PREFIX as CLAIM
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host import cgroups
+from gpushare.settings import MPS
 
 _SHOWN_SECONDS: Final = 3600.0  # a container without a part of this node, whose cgroup is not known
 _KILLED_SECONDS: Final = 1.0  # for the kernel to end a process that only waits

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import runs_unbound
@@ -41,6 +40,7 @@ from gpushare.quota.keys import is_card
 from gpushare.quota.request import to_record
 from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.size import exact_size
+from gpushare.settings import MPS
 
 _MOST_NOTES: Final = 16
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from gpushare.config import Config
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
@@ -83,6 +82,7 @@ from gpushare.quota.request_policy import (
     ResolvedRequest,
 )
 from gpushare.quota.size import exact_size
+from gpushare.settings import MPS
 
 _ALLOCATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)
 _BYTES: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)

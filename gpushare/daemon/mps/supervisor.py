@@ -32,18 +32,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gpushare import abi
-from gpushare.daemon.cards.mps_state import (
-    MPS,
-    PIPE_ENV,
-    MpsCardState,
-    MpsGrant,
-    MpsRefused,
-)
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.mps.control import MpsControl, MpsError, TenantLimits
 from gpushare.daemon.mps.runner import OUTPUT, ControlRunner
-from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.node import PIPE_ENV, LoadedDriver, MpsCardState, MpsGrant, MpsRefused, Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import disown_page, opened
 from gpushare.daemon.pages.tenants import Pages
@@ -57,6 +50,7 @@ from gpushare.host.driver import files
 from gpushare.host.rooted_tree import RootedTree
 from gpushare.oci.bounded_read import replace_file
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
+from gpushare.settings import MPS
 
 _FIRST_PRIVILEGED: Final = 550
 _TRUST_OLD: Final = (

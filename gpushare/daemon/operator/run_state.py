@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final
 
 from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import CannotFreeze, Freezer
 from gpushare.daemon.identity import processes
@@ -21,6 +20,7 @@ from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import By, TenantRecord
 from gpushare.errors import UserError
+from gpushare.settings import MPS
 
 _FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit")
 _TERMINATE_SECONDS: Final = 3  # for an MPS server to end the work of a client

@@ -9,10 +9,9 @@ from typing import Final
 
 import gpushare
 from gpushare import config
-from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.eviction.preconditions import eviction_fault
 from gpushare.daemon.limits import best_isolation
-from gpushare.daemon.node import Node
+from gpushare.daemon.node import MpsCardState, Node
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -20,6 +19,7 @@ from gpushare.daemon.views.metrics import node_name
 from gpushare.daemon.views.rows import card_index
 from gpushare.protocol import DaemonStatus
 from gpushare.quota.size import format_size
+from gpushare.settings import MPS
 
 _MOST_UNALLOCATED: Final = 16
 _MOST_WARNINGS: Final = 48

@@ -13,7 +13,6 @@ from typing import Final, cast
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.freezer import is_frozen
 from gpushare.daemon.identity import processes
 from gpushare.daemon.node import Node
@@ -36,6 +35,7 @@ from gpushare.protocol.rows import (
     TenantEviction,
     TenantRow,
 )
+from gpushare.settings import MPS
 
 _MOST_NON_TENANTS: Final = 64  # they fit a packet
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.eviction.evictions import kill_hangs
 from gpushare.daemon.identity import processes
 from gpushare.daemon.limits import INTERPOSER
-from gpushare.daemon.node import Node
+from gpushare.daemon.node import MpsCardState, Node
 from gpushare.daemon.observe.time_limits import ends_at, is_near, seconds_left
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import ProcessClaim
@@ -37,6 +36,7 @@ from gpushare.protocol.rows import (
 )
 from gpushare.quota.request import TIME_LIMIT, recorded_text
 from gpushare.quota.size import format_size
+from gpushare.settings import MPS
 
 # The most that fit one packet.
 _MOST_ROW_BYTES: Final = MAX_REPLY_BYTES - 1024

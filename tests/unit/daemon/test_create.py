@@ -16,10 +16,10 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config
-from gpushare.daemon.cards.mps_state import MpsGrant
 from gpushare.daemon.lifecycle import bind, release
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.mps.runner import CardFolders
+from gpushare.daemon.node import MpsGrant
 from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.pages.mounts import TenantMounts

@@ -15,7 +15,6 @@ import pytest
 from gpushare import abi
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.driver_client import DriverSample
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.eviction import preconditions
 from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
@@ -32,6 +31,7 @@ from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.views.rows import evicted_by_card
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.node_settings import RELEASED
+from gpushare.settings import MPS
 
 from . import evictable
 from .evictable import EvictableNode, EvictableTenant

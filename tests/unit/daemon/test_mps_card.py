@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
 from gpushare.daemon.mps import supervisor as supervisor_module
 from gpushare.daemon.mps.control import ControlProgram, MpsError, TenantLimits
 from gpushare.daemon.mps.supervisor import CardServer, ControlLog, MpsSupervisor, limits_of
+from gpushare.daemon.node import MpsCardState, MpsRefused
 from gpushare.daemon.observed import UsageView
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.operator.reload import set_node_setting
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.quota.node_settings import RELEASED
+from gpushare.settings import MPS
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver, card, entry

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpushare.config import Config, parse
-from gpushare.daemon.cards.mps_state import MpsCardState, MpsGrant
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
+from gpushare.daemon.node import MpsCardState, MpsGrant
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.scheduler_sync import shares_by_card
