@@ -519,18 +519,14 @@ class MpsSupervisor:
         self._cards: dict[str, CardServer] = {}
         # By card: the thread that ends its control daemon, which the next one has to wait for.
         self._ending: dict[str, Worker] = {}
-        self._is_due = False
         state.loop.every(lambda: _LOOK_SECONDS, self._look)
 
     def changed(self) -> None:
         """Look soon, after a new quota, driver or configuration; returns at once."""
-        if not self._is_due:
-            self._is_due = True
-            self._state.decide.submit(self.check)
+        self._state.decide.submit_once(self.check)
 
     def check(self) -> None:
         """Have a control daemon for each card in MPS mode, and none for the others."""
-        self._is_due = False
         state, driver = self._state, self._state.node.driver
         if driver is None:
             return
