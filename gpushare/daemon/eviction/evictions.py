@@ -665,7 +665,10 @@ def chosen_evictions(
     added after another until it fits. Those that turn out not to be needed stay.
     """
     taken: list[EvictionCandidate] = []
-    for candidate in sorted(candidates, key=_order):
+    for candidate in sorted(  # "idle" comes before "offline"
+        candidates,
+        key=lambda one: (one.is_slow, one.cause, one.idle_since, -one.priority, one.bytes, one.key),
+    ):
         taken.append(candidate)
         if fits(_less(capacities, taken)):
             break
@@ -676,18 +679,6 @@ def chosen_evictions(
         if fewer and fits(_less(capacities, fewer)):
             taken = fewer
     return tuple(taken)
-
-
-def _order(candidate: EvictionCandidate) -> tuple[object, ...]:
-    is_busy = candidate.cause == "offline"
-    return (
-        candidate.is_slow,
-        is_busy,
-        candidate.idle_since,
-        -candidate.priority,
-        candidate.bytes,
-        candidate.key,
-    )
 
 
 def _less(
