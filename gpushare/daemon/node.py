@@ -46,7 +46,7 @@ class LoadedDriver:
     @property
     def links(self) -> Links:
         """How far the cards are from each other."""
-        return self.nvml.links()
+        return self.nvml.loaded.links
 
     @property
     def is_simulated(self) -> bool:

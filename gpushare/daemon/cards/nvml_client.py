@@ -327,7 +327,8 @@ class Nvml:
         self._deadline = deadline
         self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._hanging: Task[Any] | None = None
-        self._loaded = _NOTHING  # immutable: published for all threads
+        #: Replaced, never changed; links and versions are of when the library was loaded.
+        self.loaded = _NOTHING
         self._vanished: tuple[Card, ...] = ()
         self._no_limits = False
         self._released = ""  # why no worker may hold the driver
@@ -350,27 +351,12 @@ class Nvml:
     @property
     def driver_version(self) -> str:
         """As the driver says it."""
-        return self._loaded.driver_version
-
-    @property
-    def refused_cards(self) -> tuple[str, ...]:
-        """Why each card that the driver counts, and that is none of `cards`, is not."""
-        return self._loaded.lost
-
-    @property
-    def unified_cards(self) -> tuple[UnifiedCard, ...]:
-        """Those of them whose memory is the machine's."""
-        return self._loaded.unified
-
-    @property
-    def cuda_version(self) -> str:
-        """The newest CUDA version that it supports."""
-        return self._loaded.cuda_version
+        return self.loaded.driver_version
 
     @property
     def has_limits(self) -> bool:
         """Whether it can limit the memory of a cgroup."""
-        return self._loaded.limits and not self._no_limits
+        return self.loaded.limits and not self._no_limits
 
     def open(self) -> None:
         """Have the library loaded; DriverTimeout where it is not yet: asking again waits on."""
@@ -393,11 +379,7 @@ class Nvml:
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards, and behind them those that were there and are not listed any more."""
-        return self._loaded.cards + self._vanished
-
-    def links(self) -> Links:
-        """Return how far the cards are from each other; as of when the library was loaded."""
-        return self._loaded.links
+        return self.loaded.cards + self._vanished
 
     def sample(self, *, brief: bool = False) -> DriverSample:
         """Return what each process takes of each card; `brief`: see nvml_calls."""
@@ -546,7 +528,7 @@ class Nvml:
         self._vanished = tuple(
             replace(card, index=len(loaded.cards) + number) for number, card in enumerate(gone)
         )
-        self._loaded = replace(loaded, generation=replace(loaded.generation, loads=self._loads))
+        self.loaded = replace(loaded, generation=replace(loaded.generation, loads=self._loads))
         self._no_limits = False
         self._unhealthy = bool(gone or loaded.lost)
         log("driver-worker-started", pid=worker.pid, driver=loaded.driver_version)
@@ -556,17 +538,17 @@ class Nvml:
         self._ready()
         try:
             sample = self._look(brief=brief)
-            if sample.generation != self._loaded.generation:
+            if sample.generation != self.loaded.generation:
                 assert self._worker is not None
                 self._replace(self._worker)
                 sample = self._look()
         except InvalidSample:
             self._unhealthy = True
             raise
-        self._unhealthy = bool(sample.health or self._vanished or self._loaded.lost)
+        self._unhealthy = bool(sample.health or self._vanished or self.loaded.lost)
         if not self._unhealthy:
             self._again_seconds = _AGAIN_SECONDS
-        lost = "; ".join(self._loaded.lost)
+        lost = "; ".join(self.loaded.lost)
         health = {
             card.uuid: f"no longer listed by the driver{lost and ': '}{lost}"
             for card in self._vanished
@@ -577,7 +559,7 @@ class Nvml:
 
     def _look(self, *, brief: bool = False) -> DriverSample:
         last, self._sampled = self._sampled, None
-        if self._sampled_of is not self._loaded:
+        if self._sampled_of is not self.loaded:
             last = None
         answer = self._call_worker("look", {"known": last is not None, "brief": brief})
         # They are reported once, whatever the rest of the answer is worth.
@@ -587,6 +569,6 @@ class Nvml:
         if last is not None and "cards" not in answer:  # nothing new: comparing both costs nothing
             self._sampled = replace(last, taken_ns=time.monotonic_ns())
         else:
-            self._sampled = driver_sample(answer, self._loaded)
-            self._sampled_of = self._loaded
+            self._sampled = driver_sample(answer, self.loaded)
+            self._sampled_of = self.loaded
         return self._sampled

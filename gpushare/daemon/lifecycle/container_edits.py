@@ -492,7 +492,7 @@ def machine_facts(cards: Sequence[Card], driver: LoadedDriver, *, shared: bool) 
     """Return what a container gets: the driver, its cards and what holds them."""
     return rules.Machine(
         driver=parse_version(driver.nvml.driver_version) or (),
-        cuda=parse_version(driver.nvml.cuda_version) or (),
+        cuda=parse_version(driver.nvml.loaded.cuda_version) or (),
         cards=tuple(
             rules.CardFacts(
                 card.model,

@@ -78,7 +78,7 @@ class DriverLoader:
             "driver-loaded",
             cdi=str(cdi_spec_path(state.node.config)),
             driver=driver.nvml.driver_version,
-            cuda=driver.nvml.cuda_version,
+            cuda=driver.nvml.loaded.cuda_version,
             cards=[card.model for card in driver.cards],
             memory_limits=driver.nvml.has_limits,
         )

@@ -244,7 +244,7 @@ def placement_request(
     """
     quota, effective, whole = request.quota, request.effective, request.is_whole
     driver = node.loaded()
-    for card in driver.nvml.unified_cards:
+    for card in driver.nvml.loaded.unified:
         named = any(is_card(name, card["index"], card["uuid"], "") for name in effective.devices)
         if named or not driver.cards:
             raise NoSuchCard(card["schedulable_reason"])

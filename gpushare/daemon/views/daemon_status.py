@@ -89,7 +89,7 @@ def _warnings(state: DaemonState) -> Iterator[str]:
         yield node.no_driver_reason
     else:
         yield node.driver_fault or (f"the driver's figures are stale: {stale}" if stale else "")
-        yield from node.driver.nvml.refused_cards
+        yield from node.driver.nvml.loaded.lost
     yield from _unhealthy(state)
     for uuid, process in state.observed.unallocated[:_MOST_UNALLOCATED]:
         yield (
@@ -123,7 +123,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
         generation=state.ledger.generation,
         scheduler_pid=state.node.scheduler_pid,
         driver_version=driver.nvml.driver_version if driver else "",
-        cuda_version=driver.nvml.cuda_version if driver else "",
+        cuda_version=driver.nvml.loaded.cuda_version if driver else "",
         isolation=best_isolation(driver),
         cards=len(driver.cards) if driver else 0,
         tenants=sum(record.state != "none" for record in state.ledger.entries.values()),
@@ -139,5 +139,5 @@ def status_row(state: DaemonState) -> DaemonStatus:
         node_settings=dict(state.node.config.node_settings),
         eviction_fault=eviction_fault(state.node),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
-        unified_cards=list(driver.nvml.unified_cards) if driver else [],
+        unified_cards=list(driver.nvml.loaded.unified) if driver else [],
     )

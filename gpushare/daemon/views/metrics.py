@@ -39,7 +39,7 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
         node_name=node_name(state.node),
         started=state.started,
         driver_version="" if driver is None else driver.nvml.driver_version,
-        cuda_version="" if driver is None else driver.nvml.cuda_version,
+        cuda_version="" if driver is None else driver.nvml.loaded.cuda_version,
         driver_up=driver is not None and not state.observed.usage.stale,
         scheduler_up=state.node.scheduler_pid != 0,
         operations=state.durations.figures(),

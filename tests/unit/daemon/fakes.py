@@ -31,7 +31,7 @@ from gpushare.daemon.cards.driver_client import (
     DriverSample,
     ProcessUse,
 )
-from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.daemon.cards.nvml_client import DriverDescription, Nvml
 from gpushare.daemon.composition import build_node, compose
 from gpushare.daemon.core.loop import Loop, T, Worker, WorkerPool
 from gpushare.daemon.core.users import HostUsers
@@ -48,7 +48,7 @@ from gpushare.daemon.pages.driver_params import DriverParams
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
-from gpushare.daemon.placement.model import NO_LINKS, Card, Links
+from gpushare.daemon.placement.model import Card
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.service.control_server import (
     BoundOperation,
@@ -64,7 +64,7 @@ from gpushare.host import mounts
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
-from gpushare.protocol.rows import CardSensors, UnifiedCard
+from gpushare.protocol.rows import CardSensors
 
 from .fake_checkpoints import FakeCheckpoints
 from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns, quick_sleeps
@@ -95,13 +95,11 @@ class FakeDriver(Nvml):
     """A driver that is a list: it has neither the thread nor the process of its base class."""
 
     driver_version = "580.65.06"
-    cuda_version = "13.0"
     has_limits = False
-    refused_cards: tuple[str, ...] = ()
-    unified_cards: tuple[UnifiedCard, ...] = ()
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards or (card(),)
+        self.loaded = DriverDescription("", "13.0", (), DriverGeneration(), limits=False)
         self.uses: dict[str, tuple[ProcessUse, ...]] = {}
         self.during: Callable[[], None] = lambda: None
         self.fault = ""
@@ -111,7 +109,6 @@ class FakeDriver(Nvml):
         self.held: dict[tuple[str, Path], DriverLimits] = {}
         self.refusal = ""  # of limits
         self.rounds_to = 1
-        self.near = NO_LINKS
         self.renewed: list[Path] = []
         self.released = ""
         self.refuses_to_load = ""
@@ -139,9 +136,6 @@ class FakeDriver(Nvml):
 
     def cards(self) -> tuple[Card, ...]:
         return self._cards
-
-    def links(self) -> Links:
-        return self.near
 
     def figures(self) -> DriverSample:
         kept, self.xids = self.xids, ()
