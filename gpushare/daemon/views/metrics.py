@@ -15,12 +15,10 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import gpushare
-from gpushare import abi, protocol
+from gpushare import protocol
 from gpushare.daemon.core.log import event_count, log
 from gpushare.daemon.node import Node
-from gpushare.daemon.observe.compute_usage import GATE
-from gpushare.daemon.observed import Observations
-from gpushare.daemon.pages.tenants import Gate, Pages, Tenants
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import RowLookups, tenant_row
@@ -115,8 +113,9 @@ class _KnownPacket(NamedTuple):
 # --- the last figures of tenants that were released, for the metrics history ---
 #
 # It samples every ten seconds. Without them it would not know what a tenant received since its last
-# sample, or that there was a tenant that was there for less. They are kept for a minute, and in
-# memory only: what ended before gpushared was restarted is not known afterwards.
+# sample, or that there was a tenant that was there for less. They are those of the compute meter's
+# last look, which is a part of a second ago. They are kept for a minute, and in memory only: what
+# ended before gpushared was restarted is not known afterwards.
 
 KEPT_SECONDS: Final = 60.0
 MOST_KEPT: Final = 512  # the earliest are dropped
@@ -149,13 +148,6 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
         return  # it is the second attempt to release it, and the first has closed its pages
     try:
         row = tenant_row(record, state, RowLookups(state.node, state.ledger))
-        pages = state.tenants.pages.get(key)
-        for number, part in enumerate(row["cards"]):
-            if pages is None:
-                break
-            gpu_ns, waited_ns = _since_the_last_look(record, number, pages, state.observed)
-            part["gpu_seconds"] += gpu_ns / 1e9
-            part["compute"]["throttled_ns"] += waited_ns
         kept[life] = _EndedRow(now, {**row, "ended": time.time()})
     except Exception:  # noqa: BLE001 - see above
         log("metrics-history-failed", "error", tenant=key, traceback=traceback.format_exc())
@@ -163,33 +155,3 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
     for surplus in list(kept)[:-MOST_KEPT]:
         del kept[surplus]
     state.tenants.ended = MappingProxyType(kept)
-
-
-def _since_the_last_look(
-    record: TenantRecord, number: int, pages: Pages, observed: Observations
-) -> tuple[int, int]:
-    """Return what a tenant received of a card, and how long it waited, since the last look.
-
-    The compute meter looks a few times a second. Of a tenant that an earlier daemon placed it must
-    have looked once: what that daemon has counted is not counted again.
-    """
-    known = observed.compute.get((record.key, record.allocations[number].uuid))
-    if known is None and pages.adopted:
-        return 0, 0
-
-    def read(held: Pages) -> tuple[Gate, int] | None:
-        if number >= held.grant.card_count:
-            return None
-        waits = held.status.waits(number).values()
-        return held.grant.gate(number), sum(wait.throttled_ns for wait in waits)
-
-    reading = pages.look(read, None)
-    if reading is None:
-        return 0, 0
-    gate, waited_ns = reading
-    if known is None:
-        return (0 if gate.mode == abi.GATE_OPEN else gate.charged_ns), waited_ns
-    received_ns = gate.charged_ns - known.charged_ns if known.source == GATE else 0
-    # The meter also has the waits of processes that have ended since.
-    later_ns = 0 if pages.adopted else waited_ns - known.throttled_ns
-    return max(0, received_ns), max(0, later_ns)
