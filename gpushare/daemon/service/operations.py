@@ -33,7 +33,7 @@ from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.tenant_names import find_tenant
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.node import NoDriver
-from gpushare.daemon.operator import cards, reload, resize
+from gpushare.daemon.operator import reload, resize
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import find_card
@@ -363,17 +363,17 @@ class Operations:
         named = self._named(card)
         source = ValueSource("option", "policy")
         chosen = "" if policy is None else str(read("policy", source, policy, KEYS).value)
-        cards.set_card_policy(named.uuid, chosen, self._state)
+        reload.set_card_policy(named.uuid, chosen, self._state)
         return self._card(named.uuid)
 
     def card_cordon(self, card: str, reason: str | None) -> ControlReply:
         named = self._named(card)
-        cards.cordon_card(named, reason or "", self._state.node, self._state.ledger)
+        reload.cordon_card(named, reason or "", self._state.node, self._state.ledger)
         return self._card(named.uuid)
 
     def card_uncordon(self, card: str) -> ControlReply:
         named = self._named(card)
-        cards.uncordon_card(named, self._state.node, self._state.ledger)
+        reload.uncordon_card(named, self._state.node, self._state.ledger)
         return self._card(named.uuid)
 
     def _named(self, card: str) -> Card:

@@ -18,7 +18,7 @@ from gpushare.config import Config
 from gpushare.daemon.lifecycle import bind, scheduled
 from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, UnknownPod
-from gpushare.daemon.operator.cards import cordon_card
+from gpushare.daemon.operator.reload import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
-from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
+from gpushare.daemon.operator.reload import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.operator.resize import check_memory_growth
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import (

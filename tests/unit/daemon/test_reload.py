@@ -17,11 +17,11 @@ from gpushare.config import Config, Timing
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader, take_over_changed_driver
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator import reload as module
-from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.reload import (
     InvalidFile,
     LabelsNotAccepted,
     NotReloaded,
+    cordon_card,
     node_settings,
     reload_config,
     reset_node_setting,

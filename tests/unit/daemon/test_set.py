@@ -17,7 +17,7 @@ from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.node import Overrides, OverridesError
 from gpushare.daemon.observed import NO_FIGURES, ComputeUsage
-from gpushare.daemon.operator.cards import set_card_policy
+from gpushare.daemon.operator.reload import set_card_policy
 from gpushare.daemon.operator.resize import (
     NotResizable,
     reset_quota,
