@@ -17,7 +17,7 @@ import gpushare
 from gpushare import config as configuration
 from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
+from gpushare.daemon.composition import CannotStart, build_state, compose
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import log, report_suppressed, sinks
 from gpushare.daemon.core.loop import Loop, Worker, boot_id
@@ -34,7 +34,7 @@ from gpushare.daemon.scheduler_sync import SchedulerSync
 from gpushare.daemon.service import systemd
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket, Watchdog
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.state import DaemonState, Threads
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
@@ -111,22 +111,21 @@ def run(config: Config) -> None:
         )
         sinks.append(history.note)
         mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
-        threads = Threads.start()
-        state = build_state(config, loop, threads, mounts, known)
+        state = build_state(config, loop, Threads.start(), mounts, known)
         state.history, state.metrics_history = history, _metrics_history(state)
         ends.callback(history.close, _FINISH_SECONDS)
         ends.callback(sinks.remove, history.note)
         ends.callback(state.metrics_history.close)
         ends.callback(state.ledger.close)
-        _serve(state, threads, loop, listener)
+        _serve(state, loop, listener)
 
 
-def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingSocket) -> None:
+def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     stop, decide = threading.Event(), state.decide
     loader = DriverLoader(state)
     loader.load()
     _on_signals(loop, state)
-    parts = compose(state, CheckpointClient(state.node.loaded, loader.excuse), threads.evict)
+    parts = compose(state, CheckpointClient(state.node.loaded, loader.excuse))
     freezer, control, servers = parts.freezer, parts.control, parts.servers
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.core.log import log, set_owner_lookup
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.core.loop import Loop, boot_id
 from gpushare.daemon.engine_libraries import load_engines
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
@@ -33,43 +32,15 @@ from gpushare.daemon.pages.process_watch import ProcessWatch
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.service.control_server import BoundOperation
 from gpushare.daemon.service.operations import Operations
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.state import DaemonState, Threads
 from gpushare.daemon.store.ledger import KnownTenants, Ledger
 from gpushare.daemon.views.metrics import keep_last_figures
 from gpushare.errors import UserError
 from gpushare.oci import elf
 
-_SHORT_CREATES: Final = 4
-_MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
-_MOST_REQUESTS: Final = 8
-
 
 class CannotStart(UserError):
     """The daemon cannot run with this configuration on this machine."""
-
-
-@dataclass(frozen=True)
-class Threads:
-    """The workers of a state, by what they do (see DaemonState)."""
-
-    decide: Worker
-    creates: WorkerPool
-    requests: WorkerPool
-    freezing: Worker
-    names: Worker
-    evict: Worker
-
-    @classmethod
-    def start(cls) -> Threads:
-        """Return workers with threads of their own."""
-        return cls(
-            decide=Worker("decide"),
-            creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
-            requests=WorkerPool("request", _MOST_REQUESTS),
-            freezing=Worker("freeze"),
-            names=Worker("names"),
-            evict=Worker("evict"),
-        )
 
 
 def build_node(config: Config, platform: elf.Platform) -> Node:
@@ -115,11 +86,7 @@ def build_state(
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
-        decide=threads.decide,
-        creates=threads.creates,
-        requests=threads.requests,
-        freezing=threads.freezing,
-        names=threads.names,
+        **vars(threads),
     )
 
 
@@ -146,13 +113,10 @@ class Parts:
         return self.evictions.changed, self.queue.look_soon
 
 
-def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) -> Parts:
-    """Return the parts of a daemon; nothing is adopted or started yet.
-
-    `checkpoints` calls the driver to evict, on the thread of `evict`.
-    """
+def compose(state: DaemonState, checkpoints: CheckpointClient) -> Parts:
+    """Return the parts of a daemon; nothing is adopted or started yet."""
     queue = Queue(state)
-    evictions = Evictions(state, checkpoints, evict, queue.look)
+    evictions = Evictions(state, checkpoints, state.evict, queue.look)
     before_kill = BeforeKill(state, evictions)
     frozen = partial(state.decide.submit, state.ledger.changed)
     freezer = Freezer(state.ledger, frozen, before_kill.postpones)

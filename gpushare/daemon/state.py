@@ -64,8 +64,37 @@ class Durations:
             return copy.deepcopy(self._metrics)
 
 
+_SHORT_CREATES: Final = 4
+_MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
+_MOST_REQUESTS: Final = 8
+
+
 @dataclass
-class DaemonState:
+class Threads:
+    """The workers, by what they do."""
+
+    decide: Worker
+    creates: WorkerPool  # creates containers: an image, or its file system, may never answer
+    requests: WorkerPool  # runs requests that an engine may have to answer
+    freezing: Worker  # freezes, thaws and kills; nothing else, so that nothing delays it
+    names: Worker
+    evict: Worker  # has the driver evict and restore
+
+    @staticmethod
+    def start() -> Threads:
+        """Return workers with threads of their own."""
+        return Threads(
+            decide=Worker("decide"),
+            creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
+            requests=WorkerPool("request", _MOST_REQUESTS),
+            freezing=Worker("freeze"),
+            names=Worker("names"),
+            evict=Worker("evict"),
+        )
+
+
+@dataclass
+class DaemonState(Threads):
     """Everything the daemon has."""
 
     node: Node
@@ -78,11 +107,6 @@ class DaemonState:
     tenants: Tenants
     loop: Loop
     watch: ProcessWatch
-    decide: Worker
-    creates: WorkerPool  # creates containers: an image, or its file system, may never answer
-    requests: WorkerPool  # runs requests that an engine may have to answer
-    freezing: Worker  # freezes, thaws and kills; nothing else, so that nothing delays it
-    names: Worker
     clock: DaemonClock = field(default_factory=DaemonClock)
     durations: Durations = field(default_factory=Durations)
     history: History | None = None

@@ -18,12 +18,12 @@ import yaml
 
 from gpushare import config as configuration
 from gpushare.daemon.cards.context_size import ContextSizes
-from gpushare.daemon.composition import Threads, build_state, compose
+from gpushare.daemon.composition import build_state, compose
 from gpushare.daemon.core.loop import DaemonClock, Loop
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.service.control_server import ControlRequest, Peer, find_operation
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.state import DaemonState, Threads
 from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes
@@ -52,9 +52,9 @@ class Hands:
 class StoryNode:
     """A daemon, and what a story asks of it."""
 
-    def __init__(self, state: DaemonState, threads: Threads, turns: Turns, hands: Hands) -> None:
+    def __init__(self, state: DaemonState, turns: Turns, hands: Hands) -> None:
         self._state, self._turns, self._hands = state, turns, hands
-        parts = compose(state, FakeCheckpoints(), threads.evict)
+        parts = compose(state, FakeCheckpoints())
         self._operations = parts.operations
         self._names: dict[str, tuple[str, str]] = {}  # key and id of a tenant, by its name
         release.adopt_tenants(state, parts.freezer)
@@ -199,7 +199,7 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
     files = from_cdi(fakes.driver_files(folder))
     state.node.driver = LoadedDriver(files, driver, driver.cards(), contexts)
     try:
-        yield StoryNode(state, threads, turns, hands)
+        yield StoryNode(state, turns, hands)
     finally:
         state.watch.close()
         state.mounts.close()

@@ -163,7 +163,7 @@ class EvictableNode:
         self.node.evictions.close(5)
         decide = self.node.decide
         assert isinstance(decide, InlineWorker)
-        self.node.evict_worker = InlineWorker(decide.turns, "evict")
+        self.node.evict = InlineWorker(decide.turns, "evict")
         self.node.compose()
 
 

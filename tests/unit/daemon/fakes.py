@@ -193,7 +193,6 @@ class FakeDaemon(DaemonState):
     checkpoints: FakeCheckpoints = field(init=False)
     evictions: Evictions = field(init=False)
     tickets: Queue = field(init=False)
-    evict_worker: Worker = field(kw_only=True)
 
     def __post_init__(self) -> None:
         driver = self.node.loaded().nvml
@@ -216,7 +215,7 @@ class FakeDaemon(DaemonState):
 
     def compose(self) -> None:
         """Make its parts, which follow its ledger."""
-        parts = compose(self, self.checkpoints, self.evict_worker)
+        parts = compose(self, self.checkpoints)
         self.freezer, self.audit = parts.freezer, parts.audit
         self.evictions, self.tickets, self.servers = parts.evictions, parts.queue, parts.servers
         self.ledger.changed.listeners += parts.followers
@@ -385,7 +384,7 @@ def node(
         requests=pool("request", 4),
         freezing=worker("freeze"),
         names=worker("names"),
-        evict_worker=worker("evict"),
+        evict=worker("evict"),
     )
     try:
         yield made_node
