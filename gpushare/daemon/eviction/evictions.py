@@ -667,7 +667,7 @@ def chosen_evictions(
     taken: list[EvictionCandidate] = []
     for candidate in sorted(  # "idle" comes before "offline"
         candidates,
-        key=lambda one: (one.is_slow, one.cause, one.idle_since, -one.priority, one.bytes, one.key),
+        key=lambda it: (it.is_slow, it.cause, it.idle_since, -it.priority, it.bytes, it.key),
     ):
         taken.append(candidate)
         if fits(_less(capacities, taken)):
