@@ -19,6 +19,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -29,16 +30,19 @@ from gpushare.daemon.core.loop import Loop, Signal
 
 
 class ProcessWatch:
-    """The processes and sockets that are watched, on the main thread."""
+    """The processes and sockets that are watched, on the main thread.
 
-    def __init__(self, loop: Loop) -> None:
+    `clock` returns seconds, by which tenants may send messages.
+    """
+
+    def __init__(self, loop: Loop, clock: Callable[[], float] = time.monotonic) -> None:
         #: With the key of a tenant whose process has ended.
         self.ended: Signal[[str]] = Signal()
         #: With a tenant's key, its card number and the bytes that it could not allocate.
         self.shortfall: Signal[[str, int, int]] = Signal()
         #: With the key of a tenant of which a call of the driver waits for its restore.
         self.restore: Signal[[str]] = Signal()
-        self._loop = loop
+        self._loop, self._clock = loop, clock
         self._pidfds: dict[str, int] = {}
         self._sockets: dict[str, TenantSocket] = {}
 
@@ -58,8 +62,6 @@ class ProcessWatch:
         """Receive a tenant's messages."""
         self._close_socket(tenant_socket.key)
         self._sockets[tenant_socket.key] = tenant_socket
-        tenant_socket.shortfall.listeners.append(partial(self.shortfall, tenant_socket.key))
-        tenant_socket.restore.listeners.append(partial(self.restore, tenant_socket.key))
         self._loop.read(tenant_socket.listener.fileno(), partial(self._accept, tenant_socket))
 
     def forget(self, key: str) -> None:
@@ -74,11 +76,13 @@ class ProcessWatch:
 
     def _accept(self, tenant_socket: TenantSocket) -> None:
         again = partial(self._accept, tenant_socket)
-        if not tenant_socket.arrivals.take(time.monotonic()):
+        if not tenant_socket.arrivals.take(self._clock()):
             self._loop.pause(tenant_socket.listener, again)
             return
         try:
-            connection = tenant_socket.accept(self._most_of(tenant_socket))
+            connection, _ = tenant_socket.listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
@@ -86,8 +90,12 @@ class ProcessWatch:
             log("descriptors-exhausted", "error", tenant=tenant_socket.key)
             self._loop.pause(tenant_socket.listener, again)
             return
-        if connection is not None:
-            self._loop.read(connection.fileno(), partial(self._receive, tenant_socket, connection))
+        if len(tenant_socket.connections) >= self._most_of(tenant_socket):
+            connection.close()
+            return
+        connection.setblocking(False)
+        tenant_socket.connections.add(connection)
+        self._loop.read(connection.fileno(), partial(self._receive, tenant_socket, connection))
 
     def _most_of(self, tenant_socket: TenantSocket) -> int:
         """Return how many connections a tenant may have: no crowd takes the daemon's descriptors.
@@ -98,15 +106,52 @@ class ProcessWatch:
         capacity = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
         others = sum(len(other.connections) for other in self._sockets.values())
         others -= len(tenant_socket.connections)
-        return max(capacity // max(1, len(self._sockets)), capacity - others)
+        own = max(capacity // max(1, len(self._sockets)), capacity - others)
+        return min(own, abi.MAX_PROCESSES)
 
     def _receive(self, tenant_socket: TenantSocket, connection: socket.socket) -> None:
-        fd = connection.fileno()
-        if not tenant_socket.receive(connection, time.monotonic()):
-            self._loop.forget(fd)
-        elif tenant_socket.is_flooded:
+        try:
+            packet = connection.recv(abi.MESSAGE_BYTES + 1)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            packet = b""
+        if not packet or not self._handle(tenant_socket, packet):
+            self._loop.forget(connection.fileno())
+            tenant_socket.connections.discard(connection)
+            connection.close()
+        elif tenant_socket.allowance.left < 1.0:
             # A tenant that sends without end would keep the main thread busy.
             self._loop.pause(connection, partial(self._receive, tenant_socket, connection))
+
+    def _handle(self, tenant_socket: TenantSocket, packet: bytes) -> bool:
+        """Act on a message; False for one that no library of ours sends."""
+        if not abi.MESSAGE_TEXT <= len(packet) <= abi.MESSAGE_BYTES:
+            return False
+        kind, level, pid, text_bytes = abi.MESSAGE_HEADER.unpack_from(packet)
+        if text_bytes != len(packet) - abi.MESSAGE_TEXT:
+            return False
+        now = self._clock()
+        if not tenant_socket.allowance.take(now):
+            return True
+        if kind == abi.MESSAGE_LOG and level in _LEVELS:
+            text = packet[abi.MESSAGE_TEXT :].decode(errors="replace")
+            log(
+                "tenant-log-received",
+                _LEVELS[level],
+                tenant=tenant_socket.key,
+                container_pid=pid,
+                text=text,
+            )
+        elif kind == abi.MESSAGE_SHORTFALL and len(packet) == abi.SHORTFALL_BYTES:
+            _, card, _, _, wanted_bytes = abi.SHORTFALL.unpack(packet)
+            if tenant_socket.shortfalls.take(now):
+                self.shortfall(tenant_socket.key, card, wanted_bytes)
+        elif kind == abi.MESSAGE_RESTORE:
+            self.restore(tenant_socket.key)
+        else:
+            return False
+        return True
 
     def _close_pidfd(self, key: str) -> None:
         pidfd = self._pidfds.pop(key, None)
@@ -126,7 +171,6 @@ _RATE: Final = 20.0  # messages a second of one tenant, in the long run
 _BURST: Final = 200.0
 _SHORTFALL_RATE: Final = 4.0  # as often as one process reports it; all of them are checked anyway
 _SHORTFALL_BURST: Final = 8.0
-_CONNECTIONS: Final = abi.MAX_PROCESSES
 _LEVELS: Final = {3: "error", 4: "warning", 6: "info", 7: "debug"}
 
 
@@ -142,8 +186,6 @@ class TenantSocket:
     shortfalls: Allowance = field(
         default_factory=lambda: Allowance(_SHORTFALL_BURST, _SHORTFALL_RATE)
     )
-    shortfall: Signal[[int, int]] = field(default_factory=Signal)  # card number and bytes
-    restore: Signal[[]] = field(default_factory=Signal)
 
     @classmethod
     def listen(cls, key: str, directory: int) -> TenantSocket:
@@ -170,62 +212,3 @@ class TenantSocket:
             connection.close()
         self.connections.clear()
         self.listener.close()
-
-    def accept(self, most: int = _CONNECTIONS) -> socket.socket | None:
-        """Return a new connection; None when there is none, or the tenant has `most` already.
-
-        OSError EMFILE and ENFILE pass through: the caller has no descriptor left.
-        """
-        try:
-            connection, _ = self.listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return None
-        connection.setblocking(False)
-        if len(self.connections) >= min(most, _CONNECTIONS):
-            connection.close()
-            return None
-        self.connections.add(connection)
-        return connection
-
-    @property
-    def is_flooded(self) -> bool:
-        """Whether the tenant has sent more than its allowance: what it sends now can wait."""
-        return self.allowance.left < 1.0
-
-    def receive(self, connection: socket.socket, now: float) -> bool:
-        """Receive one message at `now`; False when the connection is over and was closed."""
-        try:
-            packet = connection.recv(abi.MESSAGE_BYTES + 1)
-        except BlockingIOError:
-            return True
-        except ConnectionError:
-            packet = b""
-        if not packet or not self._handle(packet, now):
-            self.connections.discard(connection)
-            connection.close()
-            return False
-        return True
-
-    def _handle(self, packet: bytes, now: float) -> bool:
-        """Act on a message; False for one that no library of ours sends."""
-        if not abi.MESSAGE_TEXT <= len(packet) <= abi.MESSAGE_BYTES:
-            return False
-        kind, level, pid, text_bytes = abi.MESSAGE_HEADER.unpack_from(packet)
-        if text_bytes != len(packet) - abi.MESSAGE_TEXT:
-            return False
-        if not self.allowance.take(now):
-            return True
-        if kind == abi.MESSAGE_LOG and level in _LEVELS:
-            text = packet[abi.MESSAGE_TEXT :].decode(errors="replace")
-            log(
-                "tenant-log-received", _LEVELS[level], tenant=self.key, container_pid=pid, text=text
-            )
-        elif kind == abi.MESSAGE_SHORTFALL and len(packet) == abi.SHORTFALL_BYTES:
-            _, card, _, _, wanted_bytes = abi.SHORTFALL.unpack(packet)
-            if self.shortfalls.take(now):
-                self.shortfall(card, wanted_bytes)
-        elif kind == abi.MESSAGE_RESTORE:
-            self.restore()
-        else:
-            return False
-        return True

@@ -22,6 +22,7 @@ from gpushare.daemon.pages import process_watch
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from tests.descriptors import open_count
 
+KEY = "0" * 16
 Logged = list[tuple[str, str, dict[str, Any]]]
 
 
@@ -34,17 +35,36 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Logged:
     return lines
 
 
+class Listener:
+    """A tenant's socket, read at the times that the test says."""
+
+    def __init__(self, directory: int, loop: Loop) -> None:
+        self.now = 0.0
+        self.watch = ProcessWatch(loop, lambda: self.now)
+        self.socket = TenantSocket.listen(KEY, directory)
+        self.watch.listen(self.socket)
+
+    def hear(self, now: float = 0.0) -> bool:
+        """Read one message on the only connection; return whether it continues."""
+        self.now = now
+        if not self.socket.connections:
+            self.watch._accept(self.socket)
+        [connection] = self.socket.connections
+        self.watch._receive(self.socket, connection)
+        return connection in self.socket.connections
+
+
 @pytest.fixture
-def tenant(tmp_path: Path) -> Iterator[TenantSocket]:
+def tenant(tmp_path: Path, loop: Loop) -> Iterator[Listener]:
     directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    listening = TenantSocket.listen("0" * 16, directory)
+    listening = Listener(directory, loop)
     yield listening
-    listening.close()
+    listening.watch.close()
     os.close(directory)
 
 
 @pytest.fixture
-def caller(tenant: TenantSocket, tmp_path: Path) -> Iterator[socket.socket]:
+def caller(tenant: Listener, tmp_path: Path) -> Iterator[socket.socket]:
     del tenant
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
         made.connect(str(tmp_path / "socket"))
@@ -55,23 +75,15 @@ def message(kind: int, level: int, pid: int, text: bytes = b"") -> bytes:
     return abi.MESSAGE_HEADER.pack(kind, level, pid, len(text)) + text
 
 
-def hear(tenant: TenantSocket, now: float = 0.0) -> bool:
-    """Read one message on the only connection; return whether it continues."""
-    if not tenant.connections:
-        assert tenant.accept() is not None
-    [connection] = tenant.connections
-    return tenant.receive(connection, now)
-
-
 def test_a_log_line_is_one_field_of_one_line(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
+    tenant: Listener, caller: socket.socket, heard: Logged
 ) -> None:
     caller.send(message(abi.MESSAGE_LOG, 4, 7, b'quota\n{"event": "forged"}\xff'))
-    assert hear(tenant)
+    assert tenant.hear()
     [(event, level, fields)] = heard
     assert (event, level) == ("tenant-log-received", "warning")
     assert fields["text"] == 'quota\n{"event": "forged"}\ufffd'
-    assert fields["tenant"] == "0" * 16
+    assert fields["tenant"] == KEY
 
 
 @pytest.mark.parametrize(
@@ -89,19 +101,19 @@ def test_a_log_line_is_one_field_of_one_line(
     ],
 )
 def test_a_message_that_no_library_of_ours_sends_ends_the_connection(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged, packet: bytes
+    tenant: Listener, caller: socket.socket, heard: Logged, packet: bytes
 ) -> None:
     caller.send(packet)
-    assert not hear(tenant)
-    assert not tenant.connections
+    assert not tenant.hear()
+    assert not tenant.socket.connections
     assert not heard
 
 
-def test_descriptors_never_arrive(tenant: TenantSocket, caller: socket.socket) -> None:
+def test_descriptors_never_arrive(tenant: Listener, caller: socket.socket) -> None:
     before = open_count()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 200))]
     caller.sendmsg([message(abi.MESSAGE_LOG, 4, 7)], rights)
-    assert hear(tenant)
+    assert tenant.hear()
     assert open_count() == before + 1  # the accepted connection
 
 
@@ -113,7 +125,6 @@ def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
     assert not allowance.take(0.0), "a clock that goes back gives nothing"
 
 
-KEY = "0" * 16
 LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
 
 
@@ -226,16 +237,16 @@ def lack(card: int, size: int) -> bytes:
 
 
 def test_shortfall_reports_are_limited_to_four_a_second(
-    tenant: TenantSocket, caller: socket.socket
+    tenant: Listener, caller: socket.socket
 ) -> None:
-    told: list[tuple[int, int]] = []
-    tenant.shortfall.listeners.append(lambda card, size: told.append((card, size)))
+    told: list[tuple[str, int, int]] = []
+    tenant.watch.shortfall.listeners.append(lambda *shortfall: told.append(shortfall))
     for _ in range(50):
         caller.send(lack(3, 1 << 40))
-        assert hear(tenant)
-    assert told == [(3, 1 << 40)] * 8
+        assert tenant.hear()
+    assert told == [(KEY, 3, 1 << 40)] * 8
     for second in range(1, 11):
         for _ in range(5):
             caller.send(lack(0, 1))
-            assert hear(tenant, float(second))
+            assert tenant.hear(float(second))
     assert len(told) == 8 + 40
