@@ -18,7 +18,6 @@ on an H200 with 580.159.04).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
@@ -35,6 +34,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.limits import reclaim_rounds
 from gpushare.daemon.node import Node
+from gpushare.daemon.pages.status_page import opened
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import Card, CardCapacity
@@ -469,9 +469,6 @@ def write_cards(record: TenantRecord, tenants: Tenants) -> None:
             pages.grant.publish()
 
 
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-
-
 def has_card_node(record: TenantRecord, card: Card) -> bool:
     """Whether the first process of a tenant can open the node of `card`.
 
@@ -481,13 +478,10 @@ def has_card_node(record: TenantRecord, card: Card) -> bool:
     """
     is_host = record.engine == "host"
     try:
-        with contextlib.ExitStack() as opened:
-            root = os.open(f"/proc/{record.pid}/root", _DIRECTORY)
-            opened.callback(os.close, root)
-            dev = os.open("dev", _DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
-            opened.callback(os.close, dev)
-            path = os.open(f"nvidia{card.minor}", os.O_PATH | os.O_NOFOLLOW, dir_fd=dev)
-            opened.callback(os.close, path)
+        with (
+            opened(-1, f"/proc/{record.pid}/root/dev", os.O_PATH | os.O_DIRECTORY) as dev,
+            opened(dev, f"nvidia{card.minor}", os.O_PATH) as path,
+        ):
             node, is_closed = os.fstat(path), os.fstatvfs(path).f_flag & os.ST_NODEV
     except OSError:
         return is_host  # the driver makes it when it is opened
