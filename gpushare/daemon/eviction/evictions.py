@@ -99,11 +99,8 @@ class Evictions:
 
         If there is no room after the eviction, it goes back to its own card.
         """
-        try:
-            with self._claimed():
-                self._worker.run(lambda: self._move(key, card, reason))
-        finally:
-            self._look_again()
+        with self._claimed(by_request=True):
+            self._worker.run(lambda: self._move(key, card, reason))
 
     def want(self, key: str) -> None:
         """Note that a call of an evicted tenant waits for its restore; returns at once."""
@@ -135,15 +132,12 @@ class Evictions:
             return None
         fits = self._room.has_place(request, "")
         make = partial(self._room.make, fits, f"{name} had no room", is_online=is_online)
-        try:
-            with self._claimed():
-                return retry() if self._worker.run(make) else None
-        finally:
-            self._look_again()
+        with self._claimed(by_request=True):
+            return retry() if self._worker.run(make) else None
 
     @contextlib.contextmanager
-    def _claimed(self) -> Iterator[None]:
-        """Keep what is freed in the block from all that waits."""
+    def _claimed(self, *, by_request: bool = False) -> Iterator[None]:
+        """Keep what is freed in the block from all that waits, which looks after a request's."""
         queue = self._state.queue
         with self._lock:
             queue.claimants += 1
@@ -152,9 +146,8 @@ class Evictions:
         finally:
             with self._lock:
                 queue.claimants -= 1
-
-    def _look_again(self) -> None:
-        self._state.decide.submit(self._state.ledger.changed)
+            if by_request:
+                self._state.decide.submit(self._state.ledger.changed)
 
     def relieve(self, key: str, uuid: str) -> None:
         """Evict a tenant that has burst memory of a card which `key` lacks; returns at once."""
@@ -317,7 +310,7 @@ class Evictions:
         # Those that are not in the queue lack something else than room, or are not evicted.
         for key in (*ordered, *(key for key in waiting if key not in ordered)):
             if queue.claimants:
-                return  # `_look_again` follows
+                return  # the end of the request follows
             if key in ordered and not ordered[key].container:
                 self._make_room(ordered[key])
                 continue
