@@ -120,14 +120,6 @@ NO_LIMITS: Final = DriverLimits(0, (1 << 64) - 1)  # NVML_DEVICE_MEMORY_LIMIT_MA
 
 
 OK: Final = "ok"
-_PROHIBITED_MODE: Final = "Prohibited"
-_PROHIBITED: Final = (
-    "no program can use it (compute mode Prohibited): nvidia-smi -i {index} -c DEFAULT"
-)
-_MIG: Final = (
-    "MIG is enabled, and it has no instance: nvidia-smi mig -i {index} -cgi PROFILE -C, or "
-    "nvidia-smi -i {index} -mig 0"
-)
 
 
 class Health:
@@ -199,8 +191,12 @@ class Health:
             return f"XID {number}: {meaning}; {act}"
         if reported is not None:
             return reported
-        if sample.compute_modes.get(card.uuid) == _PROHIBITED_MODE:
-            return _PROHIBITED.format(index=card.index)
+        smi = f"-i {card.index}"
+        if sample.compute_modes.get(card.uuid) == "Prohibited":
+            return f"no program can use it (compute mode Prohibited): nvidia-smi {smi} -c DEFAULT"
         if card.uuid in dict(sample.generation.parts) and not card.is_divided:
-            return _MIG.format(index=card.index)
+            return (
+                f"MIG is enabled, and it has no instance: nvidia-smi mig {smi} -cgi PROFILE -C, or "
+                f"nvidia-smi {smi} -mig 0"
+            )
         return OK
