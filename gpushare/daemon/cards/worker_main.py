@@ -17,41 +17,30 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from gpushare.daemon.core import privileges
 
 CONNECTION: Final = 3
 
+#: The first returns what has a method for each question, with the library at a path; the second is
+#: the answer where one raises.
+WorkerCalls: TypeAlias = tuple[Callable[[str], Any], Callable[[Exception], dict[str, Any]]]
+
 
 def main() -> None:
     """Answer what is asked of NVML until gpushared hangs up."""
-    run_worker("NVML", privileges.NVML_WORKER, _load, _failure)
+    run_worker("NVML", privileges.NVML_WORKER, _calls)
 
 
-def _load(library: str) -> Any:
+def _calls() -> WorkerCalls:
     from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415 - once privileges are given up
 
-    return nvml_calls.Devices(library)
+    return nvml_calls.Devices, nvml_calls.failure
 
 
-def _failure(error: Exception) -> dict[str, Any]:
-    from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415 - as above
-
-    return nvml_calls.failure(error)
-
-
-def run_worker(
-    name: str,
-    capabilities: Collection[int],
-    load: Callable[[str], Any],
-    failure: Callable[[Exception], dict[str, Any]],
-) -> None:
-    """Answer until gpushared hangs up, without the other capabilities.
-
-    `load` returns what has a method for each question, with the library at a path; `failure` is the
-    answer where one raises.
-    """
+def run_worker(name: str, capabilities: Collection[int], calls: Callable[[], WorkerCalls]) -> None:
+    """Answer until gpushared hangs up, without the other capabilities."""
     # A terminal's ^C is for gpushared, which hangs up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -61,7 +50,7 @@ def run_worker(
     except OSError as error:
         sys.stderr.write(f"gpushared: the {name} worker keeps its capabilities: {error}\n")
     with contextlib.suppress(WorkerClosed):
-        _serve(load, failure)
+        _serve(*calls())
 
 
 def _serve(load: Callable[[str], Any], failure: Callable[[Exception], dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ def main() -> None:
     """Answer until gpushared hangs up."""
     with contextlib.suppress(OSError):
         own_shared_memory()
-    run_worker("eviction", privileges.EVICTION_WORKER, CheckpointApi, _failure)
+    run_worker("eviction", privileges.EVICTION_WORKER, lambda: (CheckpointApi, _failure))
 
 
 def _failure(error: Exception) -> dict[str, Any]:

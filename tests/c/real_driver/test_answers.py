@@ -52,9 +52,9 @@ def test_the_simulator_looks_up_what_the_driver_does(
 
 def test_the_worker_of_gpushared_has_the_driver_s_reason(bare: Place, share: Place) -> None:
     program = (
-        "from gpushare.daemon.cards import nvml_calls, worker_main\n"
+        "from gpushare.daemon.cards import nvml_calls\n"
         "try: nvml_calls.Devices('libnvidia-ml.so.1')\n"
-        "except Exception as error: print(worker_main._failure(error)['error'])"
+        "except Exception as error: print(nvml_calls.failure(error)['error'])"
     )
     for place in (bare, share):
         assert place.run(sys.executable, "-c", program).stdout == "NVML: Driver Not Loaded\n"
