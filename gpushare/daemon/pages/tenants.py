@@ -216,11 +216,6 @@ class GrantPage:
         """Say whether each of its processes has to be a client of gpushared's MPS server."""
         self._u32(abi.GRANT_HEADER_MPS).value = int(is_client)
 
-    @property
-    def evicted(self) -> bool:
-        """Whether the tenant's calls of the driver wait for its restore."""
-        return bool(self._u32(abi.GRANT_HEADER_EVICTED).value)
-
     def set_evicted(self, *, evicted: bool) -> None:
         """Have the tenant's calls of the driver wait for its restore, or wake those that do."""
         word = self._u32(abi.GRANT_HEADER_EVICTED)

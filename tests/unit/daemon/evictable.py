@@ -66,7 +66,8 @@ class EvictableTenant:
 
     @property
     def is_gated(self) -> bool:
-        return self.node.tenants.pages[self.key].grant.evicted
+        grant = self.node.tenants.pages[self.key].grant
+        return bool(grant._u32(abi.GRANT_HEADER_EVICTED).value)
 
     @property
     def card(self) -> str:
