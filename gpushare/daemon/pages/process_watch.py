@@ -164,7 +164,7 @@ class ProcessWatch:
         if tenant_socket is not None:
             for endpoint in (tenant_socket.listener, *tenant_socket.connections):
                 self._loop.forget(endpoint.fileno())
-            tenant_socket.close()
+                endpoint.close()
 
 
 _RATE: Final = 20.0  # messages a second of one tenant, in the long run
@@ -205,10 +205,3 @@ class TenantSocket:
             listener.close()
             raise
         return cls(key, listener)
-
-    def close(self) -> None:
-        """Close the listener and every connection."""
-        for connection in self.connections:
-            connection.close()
-        self.connections.clear()
-        self.listener.close()
