@@ -240,7 +240,7 @@ class StatusPage:
             for claim in random.sample(claims, len(claims))
             if not self._is_locked(claim.number) and not is_alive(claim.pid, claim.starttime)
         ]
-        if not dead or not self._lock(0):
+        if not dead or not self._lock():
             return 0
         try:
             # Once more, now that no other thread reaps: the record may be another process's by now.
@@ -251,7 +251,7 @@ class StatusPage:
             for claim in dead:
                 self._clear(claim.number, cards)
         finally:
-            self._unlock(0)
+            fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 1, 0))
         return len(dead)
 
     def has_unlocked(self, cards: int, until: float) -> bool:
@@ -290,8 +290,8 @@ class StatusPage:
         answer = _FLOCK.unpack(fcntl.fcntl(self.fd, _F_OFD_GETLK, query))
         return bool(answer[0] != fcntl.F_UNLCK)
 
-    def _lock(self, offset: int) -> bool:
-        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+    def _lock(self) -> bool:
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             fcntl.fcntl(self.fd, _F_OFD_SETLK, wanted)
         except OSError as error:
@@ -299,9 +299,6 @@ class StatusPage:
                 raise
             return False
         return True
-
-    def _unlock(self, offset: int) -> None:
-        fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
 
 
 def _claims(records: bytes, arrays: Sequence[_CardArrays]) -> Iterator[ProcessClaim]:

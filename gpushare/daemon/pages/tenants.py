@@ -96,7 +96,8 @@ class GrantPage:
     def __init__(self, directory: int) -> None:
         with opened(directory, abi.GRANT_NAME, os.O_RDWR) as fd:
             self._map = mmap.mmap(fd, abi.GRANT_BYTES)
-        self._generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
+        #: The number of changes of an allocation.
+        self.generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
         self._most = [self.limit_bytes(number) for number in range(self.card_count)]
 
     @classmethod
@@ -144,11 +145,6 @@ class GrantPage:
             grant._write_card(number, card)
         grant.publish()
         return grant
-
-    @property
-    def generation(self) -> int:
-        """The number of changes of an allocation."""
-        return self._generation.value
 
     @property
     def card_count(self) -> int:
@@ -247,8 +243,8 @@ class GrantPage:
 
     def publish(self) -> None:
         """Count the generation up and wake the processes that wait for it."""
-        self._generation.value += 1
-        _wake(self._generation)
+        self.generation.value += 1
+        _wake(self.generation)
 
     def _write_card(self, number: int, card: CardGrant) -> None:
         self.set_uuid(number, card.uuid)

@@ -136,7 +136,7 @@ def test_every_sample_is_a_heartbeat(tenant: SampledTenant, tmp_path: Path) -> N
     tenant.looks()
     at = abi.GRANT_HEADER_HEARTBEAT_NS
     assert before <= int.from_bytes(grant.read_bytes()[at : at + 8], "little")
-    assert tenant.pages.grant.generation == 1
+    assert tenant.pages.grant.generation.value == 1
 
 
 def test_refusals_of_a_process_are_counted_after_its_end(tenant: SampledTenant) -> None:
