@@ -36,7 +36,6 @@ from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket, Watchdog
 from gpushare.daemon.state import DaemonState, Threads
 from gpushare.daemon.store.history import History
-from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
 from gpushare.errors import UserError, exit_with
 from gpushare.host.driver import device_nodes
@@ -100,18 +99,18 @@ def run(config: Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         listener = StartingSocket(config.socket, reload.read_gid(config))
         ends.callback(listener.close)
-        loop, known = Loop(), KnownTenants()
+        loop = Loop()
         # Every event is kept from now on: the rest may log something.
         history = History(
             config.state_dir,
             boot_id(),
             days=config.history_days,
             most_bytes=config.history_bytes,
-            name_of=known.name_of,
         )
         sinks.append(history.note)
         mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
-        state = build_state(config, loop, Threads.start(), mounts, known)
+        state = build_state(config, loop, Threads.start(), mounts)
+        history.name_of = state.ledger.name_of
         state.history, state.metrics_history = history, _metrics_history(state)
         ends.callback(history.close, _FINISH_SECONDS)
         ends.callback(sinks.remove, history.note)

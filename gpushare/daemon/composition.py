@@ -33,7 +33,7 @@ from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.service.control_server import BoundOperation
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState, Threads
-from gpushare.daemon.store.ledger import KnownTenants, Ledger
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.views.metrics import keep_last_figures
 from gpushare.errors import UserError
 from gpushare.oci import elf
@@ -61,16 +61,15 @@ def build_state(
     loop: Loop,
     threads: Threads,
     mounts: TenantMounts,
-    known: KnownTenants,
 ) -> DaemonState:
     """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
     try:
         machine = elf.this_platform()
     except ValueError as error:
         raise CannotStart(str(error)) from error
-    set_owner_lookup(known.owner_of)
     folder, submit = config.run_dir / "ledger", threads.decide.submit
-    ledger = Ledger(folder, boot_id(), submit=submit, known=known)
+    ledger = Ledger(folder, boot_id(), submit=submit)
+    set_owner_lookup(ledger.owner_of)
     if mounts.warning:
         log("mount-namespace-isolated", "warning", note=mounts.warning)
     node, observed, tenants = build_node(config, machine), Observations(), Tenants()

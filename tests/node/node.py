@@ -24,7 +24,6 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.service.control_server import ControlRequest, Peer, find_operation
 from gpushare.daemon.state import DaemonState, Threads
-from gpushare.daemon.store.ledger import KnownTenants
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fake_checkpoints import FakeCheckpoints
@@ -190,7 +189,7 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
         evict=InlineWorker(turns, "evict"),
     )
     mounts = fakes.PlainDirectories(config.run_dir / "tenants")
-    state = build_state(config, loop, threads, mounts, KnownTenants())
+    state = build_state(config, loop, threads, mounts)
     state = replace(state, clock=DaemonClock(hands.wall, hands.boot))
     if is_first:
         state.ledger.confirm()  # as gpushared does once it has looked for its tenants

@@ -73,14 +73,14 @@ class History:
         *,
         days: float,
         most_bytes: int,
-        name_of: NameOf = lambda _key: None,
     ) -> None:
         self.lost = 0  # events that could not be kept
         self.fault = ""  # why nothing is kept at the moment
         self.generation = 0
+        self.name_of: NameOf = lambda _key: None  # the ledger's, once there is one
         self._path = folder / EVENTS_FILE
         self._boot_id = boot_id
-        self._days, self._most_bytes, self._name_of = days, most_bytes, name_of
+        self._days, self._most_bytes = days, most_bytes
         self._queue: deque[_Event] = deque()
         self._queued: Counter[bool] = Counter()  # by whether they are of LASTING
         self._changed = threading.Condition()
@@ -154,7 +154,7 @@ class History:
     def _row(self, at: float, event: str, level: str, fields: Mapping[str, Any]) -> _Event:
         rest, owner = dict(fields), event_owner(fields)
         key = str(rest.pop("tenant", ""))
-        known = self._name_of(key) if key else None
+        known = self.name_of(key) if key else None
         identity, name = str(rest.pop("id", "")), str(rest.pop("name", ""))
         if known is not None:
             identity, name = identity or known[0], name or known[1]

@@ -107,23 +107,6 @@ class Records:
         return {other: record for other, record in self.by_file.items() if other != file}
 
 
-class KnownTenants:
-    """The tenants that the ledger last published, for the log and the history, made before it."""
-
-    def __init__(self) -> None:
-        self.tenants: Mapping[str, TenantRecord] = {}
-
-    def owner_of(self, key: str) -> str:
-        """Return what the events of tenant `key` are charged to beside itself, or ""."""
-        record = self.tenants.get(key)
-        return "" if record is None else record.owner
-
-    def name_of(self, key: str) -> tuple[str, str] | None:
-        """Return the id and the title of tenant `key`, None where it is not recorded."""
-        record = self.tenants.get(key)
-        return None if record is None else (record.id, record.title)
-
-
 class Ledger:
     """The ledger in `folder`, with its copies in the folder `copies` beside it. LedgerError.
 
@@ -135,7 +118,7 @@ class Ledger:
     can be read, and why. Unless it `is_complete`, there may have been others.
 
     `integrity` is told that the ledger and its copies were lost, before anything is changed.
-    `submit` has the thread that writes run a job. `known` is given what is recorded.
+    `submit` has the thread that writes run a job.
     """
 
     def __init__(
@@ -144,10 +127,8 @@ class Ledger:
         boot_id: str,
         *,
         submit: Callable[[Callable[[], None]], None] = lambda job: job(),
-        known: KnownTenants | None = None,
     ) -> None:
         self.folder = folder
-        self._known = known or KnownTenants()
         self.integrity = IntegrityCheck(folder.with_name("integrity-lost"), boot_id)
         self.changed = ChangeSignal()
         self.fault = ""
@@ -202,6 +183,16 @@ class Ledger:
     def tickets(self) -> Mapping[str, TicketRecord]:
         """The tickets of the queue, by ID."""
         return self._records.tickets
+
+    def owner_of(self, key: str) -> str:
+        """Return what the events of tenant `key` are charged to beside itself, or ""."""
+        record = self.entries.get(key)
+        return "" if record is None else record.owner
+
+    def name_of(self, key: str) -> tuple[str, str] | None:
+        """Return the id and the title of tenant `key`, None where it is not recorded."""
+        record = self.entries.get(key)
+        return None if record is None else (record.id, record.title)
 
     def close(self) -> None:
         """Close the folders; all records stay."""
@@ -346,7 +337,6 @@ class Ledger:
 
     def _publish(self, records: Mapping[str, Record]) -> None:
         self._records = Records(records)
-        self._known.tenants = self._records.tenants
         self.changed()
 
     def _end_ticket(self, ticket: TicketRecord) -> None:

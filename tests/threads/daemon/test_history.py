@@ -87,7 +87,8 @@ def test_a_logged_event_is_stored_and_read_back(opened: Open) -> None:
 
 
 def test_an_event_that_names_only_the_key_gets_the_name_of_its_tenant(opened: Open) -> None:
-    history = opened(name_of=lambda key: ("abc", "train") if key == "k" else None)
+    history = opened()
+    history.name_of = lambda key: ("abc", "train") if key == "k" else None
     note(history, "gate-bypass-detected", tenant="k")
     note(history, "gate-bypass-detected", tenant="other")
     assert [(row["id"], row["name"]) for row in page(history)] == [("abc", "train"), ("", "")]
