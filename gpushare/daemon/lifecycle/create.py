@@ -20,12 +20,13 @@ from typing import Any, Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import expected_cgroup
-from gpushare.daemon.identity import container_names, processes
+from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import (
     container_edits,
     release,
     remote,
     scheduled,
+    tenant_names,
 )
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.queue import (
@@ -154,7 +155,7 @@ class _Creation:
         self._in_pod = is_of_kubelet(self._original, bundle.path)
         self._annotations = trusted_annotations(bundle.path, self._original.annotations)
         self._pod = pod_of(self._annotations)
-        name = container_names.name_from_spec(bundle.identity, bundle.path, self._annotations)
+        name = tenant_names.name_from_spec(bundle.identity, bundle.path, self._annotations)
         self._name = name.name or bundle.identity[:12]
         pod = self._pod or PodIdentity("")
         self._record = TenantRecord(
@@ -169,7 +170,7 @@ class _Creation:
             container=pod.container,
             pod=pod.name,
             pod_uid=pod.uid,
-            labels=container_names.recorded_labels(self._annotations, state.node.config.labels),
+            labels=tenant_names.recorded_labels(self._annotations, state.node.config.labels),
             created=time.time(),
             maker=bundle.maker,  # the end of the create finds one that is gone
             maker_starttime=(bundle.maker and processes.start_time(bundle.maker)) or 0,

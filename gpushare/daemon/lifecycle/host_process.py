@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpushare.daemon.identity import processes
-from gpushare.daemon.identity.container_names import NAME, find_conflict
 from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, follow_reservation, reserve
+from gpushare.daemon.lifecycle.tenant_names import NAME, find_conflict
 from gpushare.daemon.node import Node
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.request import NoRoom

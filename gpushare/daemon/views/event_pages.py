@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpushare import protocol
-from gpushare.daemon.identity.container_names import SHORTEST_ID
 from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
@@ -52,7 +51,7 @@ class _KnownContainer:
 
     def is_named(self, name: str) -> bool:
         ends = any(f"/{known}".endswith(f"/{name}") for known in self.names)
-        is_id = len(name) >= SHORTEST_ID and self.id.startswith(name)
+        is_id = len(name) >= tenant_names.SHORTEST_ID and self.id.startswith(name)
         return ends or is_id or name == self.id or name in self.keys
 
     def is_of_pod(self, name: str) -> bool:

@@ -17,8 +17,8 @@ import pytest
 
 from gpushare.cli import history as told
 from gpushare.daemon.core.log import log, sinks
-from gpushare.daemon.identity import container_names
-from gpushare.daemon.identity.container_names import ContainerName
+from gpushare.daemon.lifecycle import tenant_names
+from gpushare.daemon.lifecycle.tenant_names import ContainerName
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
@@ -296,7 +296,7 @@ def test_a_running_container_has_the_name_that_it_has_now(
     happened(daemon, "tenant-bound", tenant=key, id=FIRST, name=FIRST[:12])
     daemon.ledger.add(running(key, FIRST, ""))
     told = ContainerName("docker", "web")
-    monkeypatch.setattr(container_names, "ask_engines", lambda *_: told)
+    monkeypatch.setattr(tenant_names, "ask_engines", lambda *_: told)
     rows = answer(daemon, "web")
     assert [(row["event"], row["id"], row["name"]) for row in rows] == [
         ("tenant-reserved", FIRST, "web"),

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.identity import container_names, pid_resolver, processes
-from gpushare.daemon.identity.container_names import ContainerName
+from gpushare.daemon.identity import pid_resolver, processes
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
+from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.lifecycle.tenant_names import ContainerName
 from gpushare.daemon.observe import sampler
 from gpushare.daemon.observe.sampler import DeadRecords
 from gpushare.protocol import HostProcessGrant
@@ -301,9 +302,7 @@ def http(document: object) -> bytes:
 
 def test_the_name_is_read_from_docker(tmp_path: Path) -> None:
     with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
-        found = container_names.ask_engines(
-            ID, [tmp_path / "none.sock", tmp_path / "docker.sock"], 5
-        )
+        found = tenant_names.ask_engines(ID, [tmp_path / "none.sock", tmp_path / "docker.sock"], 5)
     assert found == ContainerName("docker", "train")
     assert asked[0].startswith(f"GET /containers/{ID}/json HTTP/1.1\r\n".encode())
 

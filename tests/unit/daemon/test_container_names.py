@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.identity import container_names
-from gpushare.daemon.identity.container_names import ContainerName, name_from_spec
 from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.lifecycle.tenant_names import find_tenant
+from gpushare.daemon.lifecycle.tenant_names import ContainerName, find_tenant, name_from_spec
 from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.errors import QuotaError
@@ -130,7 +128,7 @@ def test_an_engines_name_that_is_anothers_id_is_not_taken(
         asked.append(identity)
         return ContainerName("docker", name)
 
-    monkeypatch.setattr(container_names, "ask_engines", engine)
+    monkeypatch.setattr(tenant_names, "ask_engines", engine)
     node.ledger.add(record(ATTACKER, OTHER_ID, ""))
     [shown] = tenant_names.with_names([node.ledger.entries[ATTACKER]], node)
     assert shown.name == OTHER_ID[:12]
