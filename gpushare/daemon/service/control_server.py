@@ -38,7 +38,7 @@ from gpushare.daemon.lifecycle.queue import TicketNotFound
 from gpushare.daemon.lifecycle.scheduled import UnknownClaim
 from gpushare.daemon.operator.reload import InvalidFile
 from gpushare.daemon.placement.request import NoSuchCard
-from gpushare.daemon.service.systemd import StartingSocket
+from gpushare.daemon.service.systemd import StartingSocket, has_room_for
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
@@ -269,8 +269,6 @@ def find_operation(
     return operation
 
 
-_MOST_CONNECTIONS: Final = 512
-_MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
 _QUEUED_SECONDS: Final = 2.0  # how often a client whose request is in a queue is told so
 _DRAIN_SECONDS: Final = 10.0
 #: Connections and requests of one user other than root: at once, and a second.
@@ -360,15 +358,10 @@ class ControlServer:
         self._loop.read(accepted.fileno(), lambda: self._receive(connection))
 
     def _is_crowded(self, uid: int) -> bool:
-        if uid == 0:
-            return False
-        users = Counter(other.peer.uid for other in self._connections if other.peer.uid)
-        same = sum(
-            count for other, count in users.items() if self._state.node.users.are_one(uid, other)
-        )
-        if users.total() >= _MOST_CONNECTIONS or same >= _MOST_OF_ONE_USER:
+        users = self._state.node.users
+        if not has_room_for(uid, Counter(other.peer.uid for other in self._connections), users):
             return True
-        return not self._connects.take(self._state.node.users.title(uid), time.monotonic())
+        return uid != 0 and not self._connects.take(users.title(uid), time.monotonic())
 
     def _show_service(self) -> None:
         """Set the socket's modification time: a client that waits sees that others are served."""

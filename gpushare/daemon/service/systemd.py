@@ -161,21 +161,22 @@ class StartingSocket:
             with contextlib.suppress(OSError):  # it has gone, or there is no descriptor for it
                 connection, _ = self.listener.accept()
                 connection.setblocking(False)
-                if self._is_crowded(connection):
+                _, uid = credentials(connection)
+                has_room = has_room_for(uid, self._users, self._host_users)
+                self._users[uid] += 1
+                if not has_room:
                     connection.close()
                     continue
                 self._waiting.append(connection)
                 connection.send(_STARTING)
 
-    def _is_crowded(self, connection: socket.socket) -> bool:
-        """Whether users other than root leave no room for `connection`, one of theirs."""
-        _, uid = credentials(connection)
-        self._users[uid] += 1
-        if uid == 0:
-            return False
-        others = self._users.total() - self._users[0]
-        same = sum(n for other, n in self._users.items() if self._host_users.are_one(uid, other))
-        return same > _MOST_OF_ONE_USER or others > _MOST_OF_USERS
+
+def has_room_for(uid: int, connections: Counter[int], users: HostUsers) -> bool:
+    """Whether `connections`, by uid, leave room for one more of `uid`; root's are not limited."""
+    if uid == 0:
+        return True
+    same = sum(count for other, count in connections.items() if users.are_one(uid, other))
+    return same < _MOST_OF_ONE_USER and connections.total() - connections[0] < _MOST_OF_USERS
 
 
 def open_listener(path: Path, read_gid: int | None) -> socket.socket:
