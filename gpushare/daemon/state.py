@@ -127,8 +127,3 @@ class DaemonState(Threads):
                 return step()
 
         return self.decide.run(run)
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a ticket waits, or was granted, or an evicted container waits for its restore."""
-        return bool(self.ledger.tickets or self.observed.waiting)

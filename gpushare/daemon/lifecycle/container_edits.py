@@ -100,10 +100,7 @@ class ContainerEditor:
 
         IncompatibleImage, CoveredPath, CdiError, OSError: it cannot have its cards.
         """
-        return self._with_volumes(self._edits_of_image())
-
-    def _with_volumes(self, edits: Edits) -> Edits:
-        """Return `edits` with the filters over libraries of volumes that programs find first."""
+        edits = self._edits_of_image()
         if not self._record.shared:
             return edits
         covered, notes = cover_volumes(

@@ -88,8 +88,9 @@ class Queue:
 
     def look_soon(self) -> None:
         """Look after what the decide thread does now, if something waits; any thread."""
-        if self._state.is_awaited or self._state.queue.waiting:
-            self._state.decide.submit_once(self.look)
+        state = self._state
+        if state.ledger.tickets or state.observed.waiting or state.queue.waiting:
+            state.decide.submit_once(self.look)
 
     def take(self, applicant: Applicant, source: TicketSource) -> tuple[TicketRecord, str]:
         """Return a new ticket, which may be granted by now, and its secret.

@@ -49,15 +49,12 @@ from gpushare.daemon.store.record import (
     FreezeRecord,
     RecordFolder,
     TenantRecord,
-    TenantState,
     record_from_json,
     to_json,
 )
 from gpushare.daemon.store.ticket import PREFIX as TICKET
 from gpushare.daemon.store.ticket import TicketRecord, granted_parts, ticket_from_json
 from gpushare.errors import UserError
-
-__all__ = ["CardAllocation", "Ledger", "LedgerError", "TenantRecord", "TenantState"]
 
 
 class LedgerError(UserError):
