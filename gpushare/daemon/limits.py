@@ -141,7 +141,7 @@ class CardAccounts:
             most = allocation.burst_limit_bytes if is_bound else allocation.quota_bytes
             return max(measured, most), most
         known = self.observed.usage.used.get(place, 0 if record.state == "reserved" else None)
-        most = max(allocation.burst_limit_bytes, pages.grant.most_bytes(number))
+        most = max(allocation.burst_limit_bytes, pages.grant.most[number])
         if known is not None and max(known, measured) <= allocation.quota_bytes == most:
             return max(known, measured), allocation.quota_bytes
         claimed, limit, most = pages.use(number)

@@ -662,5 +662,5 @@ def _limits(pages: Pages | None, tenant: _TenantOnCard) -> _Limits:
         return _Limits(most_bytes, most_bytes, None)
     # The limit first: what may be kept is noted before a lower limit is.
     limit = pages.grant.limit_bytes(number)
-    ever = max(limit, pages.grant.most_bytes(number), most_bytes)
+    ever = max(limit, pages.grant.most[number], most_bytes)
     return _Limits(limit, ever, pages.kept.get(number))

@@ -98,7 +98,8 @@ class GrantPage:
             self._map = mmap.mmap(fd, abi.GRANT_BYTES)
         #: The number of changes of an allocation.
         self.generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
-        self._most = [self.limit_bytes(number) for number in range(self.card_count)]
+        #: The largest limit of each card since this daemon has the file.
+        self.most = [self.limit_bytes(number) for number in range(self.card_count)]
 
     @classmethod
     def adopt(cls, directory: int) -> GrantPage:
@@ -140,7 +141,7 @@ class GrantPage:
             size = abi.GRANT_CARD_UUID_BYTES
             grant._text(abi.GRANT_HEADER_FIRST_UUID, size, cards[0].uuid)
         grant.beat()
-        grant._most = [0] * len(cards)
+        grant.most = [0] * len(cards)
         for number, card in enumerate(cards):
             grant._write_card(number, card)
         grant.publish()
@@ -179,10 +180,6 @@ class GrantPage:
         text = self._map[offset : offset + abi.GRANT_CARD_UUID_BYTES].partition(b"\0")[0]
         return text.decode("ascii")
 
-    def most_bytes(self, number: int) -> int:
-        """Return the largest limit of card `number` since this daemon has the file."""
-        return self._most[number]
-
     def gate(self, number: int) -> Gate:
         """Return what the gate of card `number` says."""
         read = abi.GATE.unpack_from(self._map, abi.gate_offset(number))
@@ -202,7 +199,7 @@ class GrantPage:
             limit.value, memory.value = wanted, memory_bytes
         else:
             memory.value, limit.value = memory_bytes, wanted
-        self._most[number] = max(self._most[number], wanted)
+        self.most[number] = max(self.most[number], wanted)
 
     def set_bound(self) -> None:
         """Let the tenant's programs start: its process is known."""
@@ -442,7 +439,7 @@ class Pages:
             claims, limits = pages.status.claims(number + 1), grant.managed_limits
             [*_, account] = sum_claims(claims, number + 1, limits)
             used = account.used_bytes(grant.overhead_bytes(number))
-            return used, grant.limit_bytes(number), grant.most_bytes(number)
+            return used, grant.limit_bytes(number), grant.most[number]
 
         return self.look(read, (0, 0, 0))
 
