@@ -92,16 +92,13 @@ class DriverSample:
     # By uuid; they are some seconds old, and no other sample for being others.
     sensors: Mapping[str, CardSensors] = field(default_factory=dict, compare=False)
 
-    def taken_bytes(self, uuid: str) -> int:
-        """Return what is taken of a card: managed memory is in no process's figure."""
-        listed = sum(use.bytes or 0 for use in self.uses.get(uuid, ()))
-        return max(listed, self.used.get(uuid, 0))
-
     def free_bytes(self, card: Card) -> int | None:
         """Return the memory of a card that the driver has unused; None: it does not report it."""
         if card.uuid not in self.uses:
             return None
-        return card.memory_bytes - self.taken_bytes(card.uuid)
+        listed = sum(use.bytes or 0 for use in self.uses[card.uuid])
+        # Managed memory is in no process's figure.
+        return card.memory_bytes - max(listed, self.used.get(card.uuid, 0))
 
 
 @dataclass(frozen=True)

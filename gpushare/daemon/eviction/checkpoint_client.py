@@ -35,7 +35,6 @@ _FIRST_AARCH64: Final = 595
 #: Killing a restored process hung the host 35 s later, four times of four, with 595.71.05
 #: (NVIDIA/cuda-checkpoint issue 53, open).
 KILL_HANGS: Final = 595
-NAME: Final = "eviction worker"
 
 
 class CheckpointError(Exception):
@@ -152,7 +151,7 @@ class CheckpointClient:
         return answer
 
     def _start(self, driver: LoadedDriver) -> None:
-        self._worker = worker_process.start_worker(python_command("eviction"), NAME)
+        self._worker = worker_process.start_worker(python_command("eviction"), "eviction worker")
         self._excuse(self._worker.pid)
         arguments = {"library": str(driver.files.cuda.host_path), "env": driver.env}
         answer = self._call("load", arguments, LOAD_SECONDS)
