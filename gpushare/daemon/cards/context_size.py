@@ -24,7 +24,6 @@ from gpushare.daemon.placement.model import Card
 from gpushare.host.mounts import WITH_OWN_SHARED_MEMORY
 from gpushare.oci.bounded_read import replace_file
 
-_NAME: Final = "contexts.json"
 _START_SECONDS: Final = 60.0  # a first context on a machine without persistence mode takes 10 s
 _WAIT_SECONDS: Final = 6.0  # less than a launcher waits for its answer
 _LOOK_SECONDS: Final = 0.1
@@ -35,7 +34,7 @@ class ContextSizes:
     """The sizes, kept in `directory`. Any thread may ask."""
 
     def __init__(self, directory: Path, driver_version: str) -> None:
-        self._file = directory / _NAME
+        self._file = directory / "contexts.json"
         self._driver_version = driver_version
         self._lock = threading.Lock()
         # By the driver's version, and the card's model; replaced, never changed.
@@ -156,7 +155,14 @@ def _measured(
     excuse: Callable[[int], None],
 ) -> int:
     """Return what the driver says the probe has with its context, once nothing changes."""
-    answer = _read_event(program, "context")
+    assert program.stdout is not None
+    answer: dict[str, Any] = {}
+    for line in program.stdout:
+        answer = json.loads(line)
+        if answer.get("event") == "context":
+            break
+    else:
+        raise ValueError(f"gpushare-probe exited; its last output was {answer}")
     if answer.get("code") != 0:
         raise ValueError(f"gpushare-probe did not create a context: {answer}")
     last = None
@@ -169,14 +175,3 @@ def _measured(
         last = now
         time.sleep(_LOOK_SECONDS)
     raise ValueError("the driver does not report the memory of gpushare-probe")
-
-
-def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
-    """Return the probe's line about `event`; ValueError where it ends without one."""
-    assert program.stdout is not None
-    answer: dict[str, Any] = {}
-    for line in program.stdout:
-        answer = json.loads(line)
-        if answer.get("event") == event:
-            return answer
-    raise ValueError(f"gpushare-probe exited; its last output was {answer}")
