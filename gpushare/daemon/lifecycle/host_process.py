@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
+from gpushare.daemon.lifecycle.queue import RoomForStarts, resolve_source
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, follow_reservation, reserve
 from gpushare.daemon.lifecycle.tenant_names import NAME, find_conflict
 from gpushare.daemon.node import Node
@@ -22,17 +22,14 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.store.ticket import TicketRecord
+from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.host.mounts import FILTERS
 from gpushare.oci import container
 from gpushare.oci.container import ON_HOST
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
 from gpushare.protocol import HostProcessGrant, MountRow
-from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.parse import parse_request
-from gpushare.quota.request_policy import ResolvedRequest
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,8 @@ def open_tenant(
     With a granted `ticket`, what is reserved for it is taken over. Otherwise others may be evicted
     first.
     """
-    terms = state.node.config.users if command.rootless else state.node.config.terms
-    parsed = parse_request(
-        {}, {}, options=requested, defaults=terms.defaults, profiles=terms.profiles
-    )
-    quota = terms.idle.limit(parsed.valid())
-    effective = resolve_request(quota)
-    request = ResolvedRequest(quota, effective, terms)
-    refuse_for_user(request, rootless=command.rootless)
+    source = TicketSource(options=requested, variables={}, annotations={})
+    request = resolve_source(source, state.node.config, is_rootless=command.rootless)
     driver = state.node.loaded()
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
@@ -85,7 +76,7 @@ def open_tenant(
     try:
         record = reserve_now()
     except NoRoom as error:
-        about = name, effective.class_ == "online"
+        about = name, request.effective.class_ == "online"
         record = room.reserve(error, about, reserve_now, command.waits)
     follow_reservation(record, state)
     cards = [allocation.uuid for allocation in record.allocations]

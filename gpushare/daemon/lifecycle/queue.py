@@ -376,7 +376,7 @@ class WaitingRestores:
 # --- the request of a ticket of `gpushare run`, and who shows the ticket ---
 
 
-def refuse_for_user(request: ResolvedRequest, *, rootless: bool) -> None:
+def _refuse_for_user(request: ResolvedRequest, *, rootless: bool) -> None:
     """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
     if request.effective.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
@@ -390,7 +390,7 @@ def refuse_for_user(request: ResolvedRequest, *, rootless: bool) -> None:
 
 
 def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -> ResolvedRequest:
-    """Return what a ticket requests under `config`; QuotaError."""
+    """Return what a command, or a ticket, requests under `config`; QuotaError."""
     terms = config.users if is_rootless else config.terms
     cards = engine_cards(source.cards)
     parsed = parse_request(
@@ -405,7 +405,7 @@ def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -
     )
     quota = terms.idle.limit(parsed.valid())
     request = ResolvedRequest(quota, resolve_request(quota, cards=cards), terms)
-    refuse_for_user(request, rootless=is_rootless)
+    _refuse_for_user(request, rootless=is_rootless)
     return replace(request, effective=terms.max_per_request.put_down(quota, request.effective))
 
 
