@@ -264,12 +264,9 @@ def _on_signals(loop: Loop, state: DaemonState) -> None:
         with suppress(reload.NotReloaded):  # it is in the log
             reload.reload_config(state)
 
-    def read_again(_number: int, _frame: Any) -> None:
-        state.decide.submit(reload_config)
-
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGHUP, read_again)
+    signal.signal(signal.SIGHUP, lambda *_: state.decide.submit(reload_config))
     signal.set_wakeup_fd(loop.signal_fd, warn_on_full_buffer=False)
 
 

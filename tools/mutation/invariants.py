@@ -350,7 +350,7 @@ INVARIANTS: Final = (
     ),
     Invariant(
         "No other event displaces the audit's events from the history.",
-        f"{_DAEMON}/store/history.py",
+        "gpushare/events_file.py",
         "lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))",
         "lasting = int(1 in of_kind)",
         (f"{_THREADS}/test_history.py::test_evidence_is_not_displaced_by_other_events",),

@@ -34,9 +34,8 @@ _PROGRAM: Final = (
 _END_SECONDS: Final = 1.0
 MOST_ABANDONED: Final = 3
 
-_abandoned: list[
-    WorkerProcess
-] = []  # of every driver that this process has loaded: one bound for all
+# Of every driver that this process has loaded: one bound for all.
+_abandoned: list[WorkerProcess] = []
 
 
 class WorkerLost(DriverError):

@@ -170,11 +170,6 @@ class ListedPid:
         [*keys] = self.keys
         return keys[0] if len(keys) == 1 else None
 
-    @property
-    def is_ambiguous(self) -> bool:
-        """Whether several tenants' cgroups claim it."""
-        return len(self.keys) > 1
-
 
 class PidResolver:
     """The processes that the driver lists, from look to look; the truth thread's.

@@ -199,7 +199,7 @@ class UnallocatedContainers:
                 sighting = sightings.get((uuid, non_tenant.pid))
                 if not non_tenant.container or sighting is None or sighting.process is None:
                     continue  # a program of the host, or one that has ended
-                if not sighting.holds or sighting.is_ambiguous:
+                if not sighting.holds or len(sighting.keys) > 1:  # in several tenants' cgroups
                     continue
                 tenant = look.entries.get(sighting.key or "")
                 if tenant is not None and tenant.state == "bound":

@@ -31,7 +31,17 @@ from typing import Any, Final
 
 from gpushare.daemon.core.log import event_owner, log
 from gpushare.events import KEPT, LASTING
-from gpushare.events_file import CACHE_KIB, EVENT_COLUMNS, EVENTS_FILE, event_of, open_events
+from gpushare.events_file import (
+    CACHE_KIB,
+    CONTAINERS,
+    EVENTS_FILE,
+    FORMAT,
+    PAGE,
+    TABLES,
+    event_of,
+    make_room,
+    open_events,
+)
 from gpushare.history.sqlite_file import prepare, put_aside, storable, used_bytes
 from gpushare.protocol import HistoryEvent
 
@@ -252,7 +262,7 @@ class History:
         os.close(os.open(self._path, flags, 0o600))
         store = sqlite3.connect(self._path, timeout=1.0, isolation_level=None)
         try:
-            prepare(store, _TABLES, _FORMAT, cache_kib=CACHE_KIB, log_bytes=4 << 20)
+            prepare(store, TABLES, FORMAT, cache_kib=CACHE_KIB, log_bytes=4 << 20)
             begun = store.execute(
                 "INSERT INTO start (boot, at) VALUES (?, ?)", (self._boot_id, time.time())
             )
@@ -297,73 +307,3 @@ class History:
             (self.generation,),
         )
         store.execute("PRAGMA incremental_vacuum").fetchall()
-
-
-# --- the tables of the history's file: how they are made, pruned and read ---
-
-_FORMAT: Final = 2  # of the tables; of another one the file is put aside
-_TABLES: Final = """
-CREATE TABLE start (
-    generation INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, at REAL NOT NULL
-) STRICT;
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    at REAL NOT NULL,
-    generation INTEGER NOT NULL,
-    event TEXT NOT NULL,
-    level TEXT NOT NULL,
-    key TEXT NOT NULL,
-    id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    card TEXT NOT NULL,
-    fields TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    lasting INTEGER NOT NULL
-) STRICT;
-CREATE INDEX event_at ON event (at);
-CREATE INDEX event_key ON event (key);
-CREATE INDEX event_owner ON event (lasting, owner);
-"""
-PAGE: Final = f"""
-SELECT {EVENT_COLUMNS}
-FROM event AS e JOIN start USING (generation)
-WHERE number > :after AND e.at >= :since AND (
-    :everything OR :card <> '' AND card = :card
-    OR key IN (SELECT value FROM json_each(:keys))
-    -- A refused request never had a key, and a claim has a name only.
-    OR key = '' AND CASE id WHEN '' THEN name ELSE id END IN (SELECT value FROM json_each(:ids))
-)
-ORDER BY number LIMIT :most
-"""  # noqa: S608 - a constant
-#: Containers that :name may mean (service/node_operations.py), each with its names in order.
-CONTAINERS: Final = """
-SELECT key, id, name FROM event
-WHERE key = :name OR substr(id, 1, length(:name)) = :name OR instr('/' || name, '/' || :name)
-GROUP BY key, id, name ORDER BY max(number)
-"""
-_MUCH: Final = 16  # an owner with this part of the events of a kind gives way first
-
-
-def make_room(store: sqlite3.Connection) -> bool:
-    """Drop some of the oldest events; False if there is none.
-
-    They are of the kind, LASTING or not, that has more than half, and there of the owner that has
-    the most. Where no owner has much, they are the oldest of that kind.
-    """
-    of_kind = dict(store.execute("SELECT lasting, count(*) FROM event GROUP BY lasting"))
-    if not of_kind:
-        return False
-    lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))
-    owner, most = store.execute(
-        "SELECT owner, count(*) FROM event WHERE lasting = ? GROUP BY owner "
-        "ORDER BY count(*) DESC LIMIT 1",
-        (lasting,),
-    ).fetchone()
-    has_much = most * _MUCH >= of_kind[lasting]
-    count = max(1, (most if has_much else of_kind[lasting]) // 8)
-    store.execute(
-        "DELETE FROM event WHERE number IN (SELECT number FROM event WHERE lasting = :lasting "
-        "AND (:all OR owner = :owner) ORDER BY number LIMIT :count)",
-        {"lasting": lasting, "owner": owner, "all": not has_much, "count": count},
-    )
-    return True

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gpushare.daemon.node import Node
-from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord
@@ -23,14 +22,15 @@ def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
         if granted.is_granted:
             yield _granted(granted, state.node)
     for position, entry in enumerate(state.queue.waiting, 1):
+        reason, asked = state.queue.reasons.get(entry.ticket, ""), entry.request
         if entry.container and (record := records.get(entry.ticket)) is not None:
-            reason = state.queue.reasons.get(entry.ticket, "")
-            row = _waiting(entry, position, record, "restore", reason)
-            yield {**row, "name": entry.container}
+            row = _row(record, "restore", entry.since, str(asked), asked.count)
+            yield {**row, "name": entry.container, "position": position, "reason": reason}
         ticket = tickets.get(entry.ticket)
         if ticket is not None and not ticket.is_granted:
-            row = _waiting(entry, position, ticket, ticket.kind, _reason(ticket, state))
-            yield {**row, "ticket": ticket.id}
+            row = _row(ticket, ticket.kind, entry.since, str(asked), asked.count)
+            reason = _reason(ticket, state)
+            yield {**row, "ticket": ticket.id, "position": position, "reason": reason}
 
 
 def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
@@ -58,37 +58,24 @@ def _granted(ticket: TicketRecord, node: Node) -> QueueEntry:
     indices = [card_index(allocation.uuid, node) for allocation in ticket.allocations]
     first = ticket.allocations[0]
     cores = f" and {first.cores} % of its compute" if first.cores and not first.whole else ""
+    requests = "a whole card" if first.whole else f"{format_size(first.quota_bytes)}{cores}"
     return {
-        **_entry(ticket, ticket.kind, ticket.arrived, len(ticket.allocations)),
+        **_row(ticket, ticket.kind, ticket.arrived, requests, len(ticket.allocations)),
         "ticket": ticket.id,
         "state": "granted",
-        "requests": "a whole card" if first.whole else f"{format_size(first.quota_bytes)}{cores}",
         "granted": ticket.granted,
         "cards": [index for index in indices if index >= 0],
     }
 
 
-def _waiting(
-    entry: WaitingRequest,
-    position: int,
-    holder: TicketRecord | TenantRecord,
-    kind: TicketKind | Literal["restore"],
-    reason: str,
-) -> QueueEntry:
-    return {
-        **_entry(holder, kind, entry.since, entry.request.count),
-        "position": position,
-        "requests": str(entry.request),
-        "reason": reason,
-    }
-
-
-def _entry(
+def _row(
     holder: TicketRecord | TenantRecord,
     kind: TicketKind | Literal["restore"],
     since: float,
+    requests: str,
     count: int | None,
 ) -> QueueEntry:
+    """Return a row of one that waits; its place, its reason and its ticket are its caller's."""
     return QueueEntry(
         ticket="",
         state="waiting",
@@ -97,7 +84,7 @@ def _entry(
         kind=kind,
         uid=holder.uid,
         pid=holder.pid,
-        requests="",
+        requests=requests,
         count=count,
         priority=holder.priority,
         since=since,

@@ -57,7 +57,9 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
     listed: list[TenantProcessUse] = []
     if record.state == "bound":
         listed = processes_of(record, claims, state.node, state.observed, lookups.cgroups)
-    holders = _holders(record, listed, state.node)
+    places = [(part.uuid, card_index(part.uuid, state.node)) for part in record.allocations]
+    holders = [_holder(use, places) for use in listed]
+    holders.sort(key=lambda row: -sum(held["bytes"] for held in row["cards"]))  # the largest first
     report: Why = {
         **tenant_row(record, state, lookups),
         "reason": record.why,
@@ -152,15 +154,6 @@ def _card(
 
 
 # --- its processes ---
-
-
-def _holders(
-    record: TenantRecord, listed: Sequence[TenantProcessUse], node: Node
-) -> list[WhyProcess]:
-    """Return the processes with an account, the largest first; then those without."""
-    places = [(part.uuid, card_index(part.uuid, node)) for part in record.allocations]
-    rows = [_holder(holder, places) for holder in listed]
-    return sorted(rows, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
 
 
 def _holder(holder: TenantProcessUse, places: Sequence[tuple[str, int]]) -> WhyProcess:
@@ -270,14 +263,11 @@ def _enlarge(report: Why, card: WhyCard, size: int) -> str:
     return f"run gpushare set {report['name']} --memory {exact_size(min(rounded, most or rounded))}"
 
 
-def _is_short(report: Why, card: WhyCard) -> bool:
-    """Whether the container is over quota, or its last refused allocation would fail again."""
-    last = report["last_denied_allocation"]
-    return card["limit_bytes"] - card["used_bytes"] < (0 if last is None else last["bytes"])
-
-
 def _cached(report: Why, card: WhyCard) -> Iterator[str]:
-    cached, is_short = card["pool_cached_bytes"], _is_short(report, card)
+    cached, last = card["pool_cached_bytes"], report["last_denied_allocation"]
+    free = card["limit_bytes"] - card["used_bytes"]
+    # It is over quota, or what was refused last would be refused again.
+    is_short = free < (0 if last is None else last["bytes"])
     if cached and (is_short or cached * _MUCH >= card["quota_bytes"]):
         yield (
             f"memory pools keep {format_size(cached)} of unused memory: torch.cuda.empty_cache() "
