@@ -174,9 +174,8 @@ def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(node: MpsNod
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
         control = node.control()
-        node.stack.configure(cards={})
         with pytest.raises(RequestRefused, match="run gpushare card drain 0"):
-            node.stack.client.reload()
+            node.stack.configure(cards={})
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
     wait_until(lambda: not node.stack.client.tenants())
     assert node.stack.client.reload() == ["cards"]
